@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from semel.delivery.observer import Observer
     from semel.delivery.pacing import Pacing
     from semel.events import Identity
-    from semel.ledger import Finished, LedgerClient, OwnerRow, Report
+    from semel.ledger import Entity, Finished, LedgerClient, OwnerRow, Report
     from semel.runtime import Process
     from semel.sinks import AuditLog, Sink
 
@@ -133,6 +133,7 @@ class Driver:
     _destinations: Sequence[Sink] = field(init=False)
     _concluding: Sequence[Sink] = field(init=False)
     _auditing: Auditing | None = field(init=False)
+    _held: Mapping[str, dict[Entity, str]] = field(init=False)
 
     recorder: RunRecorder = field(init=False)
 
@@ -144,6 +145,7 @@ class Driver:
         }
         self._destinations = [*self.sinks, *self._stage_of.values()]
         self._concluding = [sink for sink in self.sinks if sink.concludes]
+        self._held = {sink.name: {} for sink in self._destinations}
         self._auditing = None
 
     def start(self, after: OwnerRow | Literal["any"] | None = "any") -> int:
@@ -232,8 +234,10 @@ class Driver:
         generation, lost_before = opening.row.minibatch.generation, opening.lost_before
         if generation != self._closed:
             judged = opening.new_generation and opening.row.continues
-            if judged:
-                self.drain()  # its parked events may have been discarded
+            if judged:  # its parked events may have been discarded, and the heads say nothing
+                for held in self._held.values():
+                    held.clear()
+                self.drain()
             # 3. Conclude what is complete before its rows are deleted by the next step: a driver
             #    that crashed between complete and conclude did not do it.
             self._conclude_before(opening.row.minibatch)
@@ -316,6 +320,7 @@ class Driver:
                 waits=waits,
                 observer=self.observer,
                 ends=lambda: self.stopping or ends(),
+                held=self._held[sink.name],
             ).drain()
             for sink in self._destinations
         )

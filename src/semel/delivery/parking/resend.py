@@ -66,6 +66,10 @@ class Resending:
     For SEQUENCED only the partition's own task may append: it passes its `partition` and its
     `session`. An event that may not go yet is waited for, or with `waits=False` left for later.
     No further event is sent once `ends()`.
+
+    Attributes:
+        held: the entities whose first event waits for a person, with the text that the head had:
+            every decision changes it, and as long as it stands nothing of the entity is read.
     """
 
     client: LedgerClient
@@ -77,6 +81,7 @@ class Resending:
     waits: bool = True
     observer: Observer = field(default_factory=LogObserver)
     ends: Callable[[], bool] = lambda: False
+    held: dict[Entity, str] = field(default_factory=dict)
     _unanswered: set[str] = field(default_factory=set, init=False)
 
     @cached_property
@@ -96,7 +101,10 @@ class Resending:
         heads = read_heads(self.client, self.sink.name)
         if heads and is_replayed_next(self.client):
             return 0  # the replay brings the parked events
-        return sum(self._drain(entity) for entity in heads)
+        for gone in self.held.keys() - heads.keys():
+            del self.held[gone]
+        held = self.held
+        return sum(self._drain(at) for at, (_, text) in heads.items() if held.get(at) != text)
 
     def _drain(self, entity: Entity) -> int:
         """Send the parked events of one entity until one needs a person, then unblock it if none is
@@ -114,9 +122,11 @@ class Resending:
             if item is None:
                 if self._resends.unblock(entity, head):
                     return sent
+            elif item[1].state in (ParkedState.HELD, ParkedState.REJECTED):
+                self.held[entity] = head
+                return sent
             elif (
                 self.ends()
-                or item[1].state in (ParkedState.HELD, ParkedState.REJECTED)
                 or item[1].value is None
                 or not (self.waits or self._left_s(item[1]) <= 0)
                 or not self._send(item)

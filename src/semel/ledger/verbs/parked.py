@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from semel.errors import ConfigurationError, LedgerError, LedgerUnavailable
@@ -42,6 +42,8 @@ replayed."""
 
 SCAN_ROWS = 200
 """How many parked rows are read at once where all of them would not fit."""
+HEADS_KEPT = 1 << 16
+"""How many heads a process keeps as it read them."""
 TOGETHER_MAX = 3
 """How often the changes of several events are tried in one commit before each gets its own."""
 
@@ -158,9 +160,15 @@ def read_heads(client: LedgerClient, sink: str) -> Heads:
     """Return every blocked entity of a sink."""
     found: Heads = {}
     for at, text in client.scan(HEADS_TABLE, make_prefix(client.pipeline, sink)):
-        head = HeadRow.load(text, at)
+        head = _read_head(text, at)
         found[head.entity, head.scope] = (head, text)
     return found
+
+
+@lru_cache(maxsize=HEADS_KEPT)
+def _read_head(text: str, at: Key) -> HeadRow:
+    """Read a head; most have not changed since the minibatch before, and are not read again."""
+    return HeadRow.load(text, at)
 
 
 def scan_parked(client: LedgerClient, start: str) -> Iterator[list[tuple[Key, str]]]:
