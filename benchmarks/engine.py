@@ -1,4 +1,4 @@
-"""Measures the engine without Spark: columns, delivery, ledger commits and ledger size."""
+"""Measures the engine without Spark: columns, delivery and ledger commits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.table import Table
 from benchmarks import columns, stores
 from benchmarks.rounds import folder
 from semel.delivery import Assignment, Driver, PartitionDelivery
-from semel.events import Attempt, Counter, Given, Position, bucket, sort
+from semel.events import Attempt, Position
 from semel.ledger import Journal, LedgerClient, open_store
 from semel.runtime import Process
 from semel.sinks import Function
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.progress import BenchmarkProgress
-    from semel.events import Identity
 
 ROWS = 1_000_000
 BATCH = 10_000
@@ -46,7 +45,6 @@ def measure(
             ("columns: 1M rows, 100k entities, one partition", columns.measure),
             ("engine: a batch function that takes 1M rows", partial(engine, place, repetitions)),
             ("ledger commits per second", partial(commits, place)),
-            ("ledger size, worked through the real code", partial(sizes, place)),
         ]
         for title, part in parts:
             say(title)
@@ -183,94 +181,3 @@ def _servers() -> Iterator[tuple[int, str]]:
             yield threads, server.url(server.create())
     finally:
         server.close()
-
-
-# -- size
-
-
-def sizes(folder: Path, minibatches: int = 60, events: int = 50_000) -> list[dict[str, Any]]:
-    """Deliver minibatches of 10^4 entities and see where the ledger's size settles."""
-    identities: list[Identity] = [
-        Position(),
-        Given(entity="customer", event=("id",), increasing=True),
-        Counter(entity="customer"),
-    ]
-    return [_size(folder, identity, minibatches, events) for identity in identities]
-
-
-def _size(folder: Path, identity: Identity, minibatches: int, events: int) -> dict[str, Any]:
-    store = open_store(f"sqlite:///{folder}/size-{identity.kind}.db")
-    client, me = LedgerClient(store, "size"), Process.here()
-    sink = Function(name="sink", function=lambda _: None, window=10_000, batches=True)
-    driver = Driver(client, [sink], identity, me, "size", partitions=4)
-    driver.start()
-    journal, seen = Journal(client), []
-    for number in range(minibatches):
-        opening = driver.begin("query", number)
-        reports = []
-        for part in range(4):
-            batch = _minibatch(identity, number, part, events)
-            assignment = Assignment(
-                "size",
-                opening,
-                identity,
-                _name(identity, part),
-                _attempt(driver, number, part),
-                me,
-                part,
-            )
-            reports += PartitionDelivery(assignment, [sink], client, journal).run([batch])
-        driver.end(opening, reports)
-        seen.append(_bytes(store))
-    store.close()
-    return {
-        "what": f"{identity.kind} identity, {minibatches * events:,} events of 10,000 entities",
-        "MB at half": seen[len(seen) // 2] / 1e6,
-        "MB at most": max(seen) / 1e6,
-        "MB at end": seen[-1] / 1e6,
-        "MB after 1e8 (same bound)": max(seen[len(seen) // 2 :]) / 1e6,
-    }
-
-
-def _attempt(driver: Driver, number: int, part: int) -> Attempt:
-    return Attempt(driver.run, number * 4 + part + 1)
-
-
-def _name(identity: Identity, part: int) -> str:
-    return f"payments/{part}" if identity.uses_source_partitions else str(part)
-
-
-def _minibatch(identity: Identity, number: int, part: int, events: int) -> pa.RecordBatch:
-    """Make the rows of one partition: its share of the entities, ids that go on where they were."""
-    if identity.uses_source_partitions:
-        count = events // 4
-        start = number * count
-        return pa.RecordBatch.from_pydict(
-            {
-                "topic": ["payments"] * count,
-                "partition": pa.array(np.full(count, part, np.int32)),
-                "offset": pa.array(np.arange(start, start + count)),
-                "amount": pa.array(np.arange(count) * 0.5),
-            }
-        )
-    customers = np.arange(events) % 10_000
-    names = pa.array([f"customer-{n}" for n in customers.tolist()])
-    ids = number * (events // 10_000) + np.arange(events) // 10_000
-    chosen = bucket(names, 4) == part
-    batch = pa.RecordBatch.from_pydict(
-        {
-            "customer": names.filter(pa.array(chosen)),
-            "id": pa.array(ids[chosen]),
-            "amount": pa.array(np.arange(events)[chosen] * 0.5),
-        }
-    )
-    return sort(batch, identity)
-
-
-def _bytes(store: Any) -> int:
-    """Weigh the ledger: keys and payloads of every table."""
-    from semel.ledger import TABLES
-
-    return sum(
-        len(key.key) + len(payload) for table in TABLES for key, payload in store.scan(table, "")
-    )

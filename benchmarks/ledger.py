@@ -48,9 +48,7 @@ SIZE, CURVE = "size: ", "curve: "
 Rows = list[dict[str, Any]]
 
 
-def measure(
-    say: BenchmarkProgress, repetitions: int, events: int = EVENTS
-) -> dict[str, Rows]:
+def measure(say: BenchmarkProgress, repetitions: int, events: int = EVENTS) -> dict[str, Rows]:
     """Run everything; return the rows of each table by its title. A point of a curve is the median
     of `repetitions` measurements.
     """
@@ -174,7 +172,10 @@ class MeasuredPipeline:
         key = (count, -1)
         if key not in self._rows:
             self._rows[key] = [
-                {"topic": pa.array(["payments"] * count), "amount": pa.array(np.arange(count) * 0.5)}
+                {
+                    "topic": pa.array(["payments"] * count),
+                    "amount": pa.array(np.arange(count) * 0.5),
+                }
             ]
         [made] = self._rows[key]
         start = self.number * count
@@ -244,7 +245,7 @@ def size(place: Path, identity: Identity, events: int) -> dict[str, Any]:
                 weights.append(measured.megabytes())
         took = time.perf_counter() - began
         commits = measured.client.used.figures.commits
-        kept = measured.file.stat().st_size
+        kept = sum(file.stat().st_size for file in place.glob(f"{measured.name}.db*"))
     return {
         "what": f"{identity.kind} identity",
         "events": each * minibatches,
@@ -256,7 +257,7 @@ def size(place: Path, identity: Identity, events: int) -> dict[str, Any]:
         "MB at half": weights[len(weights) // 2],
         "MB at most": max(weights),
         "MB at the end": weights[-1],
-        "MB of the file": kept / 1e6,
+        "MB of its files": kept / 1e6,
     }
 
 

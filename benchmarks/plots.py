@@ -1,4 +1,4 @@
-"""Draws the rows of benchmarks as bars, in SVG.
+"""Draws the rows of benchmarks as bars, and curves as lines, in SVG.
 
 `python -m benchmarks.plots RESULT.json ... --into docs/img`. Every RESULT.json is a kept result, or
 what `python -m benchmarks NAME --json` printed; the picture is NAME.svg, and the lines of the table
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import textwrap
 from dataclasses import dataclass
 from html import escape
@@ -32,6 +33,7 @@ TITLES = {
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 860, 330, 200, 62, 46
 BAR, GAP, LINE = 20, 22, 15
 TEXT, FAINT, OURS, LOSES, GOAL = "#7d8590", "#8b949e", "#3b82c4", "#c77b3b", "#2f9e6e"
+PANEL, PANEL_LEFT, PANEL_TOP, PANEL_FOOT = 210, 70, 50, 34
 LABEL_CHARACTERS = 46
 TICKS_MAX = 8
 
@@ -169,6 +171,82 @@ def _text(x: float, y: float, text: str, anchor: str, size: int = 12, *, bold: b
     )
 
 
+# -- curves
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A table whose rows are points: their places, how these are called, and their heights."""
+
+    title: str
+    unit: str
+    points: list[tuple[float, str, float]]
+
+    @classmethod
+    def of(cls, title: str, rows: Sequence[dict[str, Any]]) -> Curve:
+        """Take the cost of an event where the events of a minibatch differ, or their entities."""
+        by_event = "entities" in title or "events of" in title
+        unit = "CPU ns an event" if by_event else "CPU ms a minibatch"
+        points = [(float(row["x"]), str(row["what"]), float(row[unit])) for row in rows]
+        return cls(title, unit, points)
+
+
+def draw_curves(curves: Sequence[Curve]) -> str:
+    """Give the picture of curves, two beside each other; both axes are logarithmic."""
+    wide, high = WIDTH / 2, PANEL
+    height = high * math.ceil(len(curves) / 2)
+    parts = [
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            f'width="{WIDTH}" height="{height}" font-family="system-ui, sans-serif" font-size="12">'
+        )
+    ]
+    for at, curve in enumerate(curves):
+        parts += _panel(curve, wide * (at % 2), high * (at // 2), wide, high)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _panel(curve: Curve, left: float, top: float, wide: float, high: float) -> list[str]:
+    places = [math.log10(max(x, 0.1)) for x, _, _ in curve.points]
+    heights = [math.log10(y) for _, _, y in curve.points]
+    low, most = math.floor(min(heights)), math.ceil(max(heights) + 0.01)
+    x0, x1 = left + PANEL_LEFT, left + wide - 50
+    y0, y1 = top + high - PANEL_FOOT, top + PANEL_TOP
+    across = (x1 - x0) / ((max(places) - min(places)) or 1)
+    up = (y0 - y1) / (most - low)
+    spots = [
+        (x0 + (x - min(places)) * across, y0 - (y - low) * up)
+        for x, y in zip(places, heights, strict=True)
+    ]
+    parts = [
+        _text(left + 8, top + 18, curve.title, "start", 13, bold=True),
+        _text(left + 8, top + 34, curve.unit, "start", 11),
+    ]
+    for power in range(low, most + 1):
+        y = y0 - (power - low) * up
+        parts += [_line(x0, y, x1, y, FAINT, 0.5), _text(x0 - 8, y + 4, f"{10.0**power:g}", "end")]
+    joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
+    parts.append(f'<polyline points="{joined}" fill="none" stroke="{OURS}" stroke-width="2"/>')
+    for (x, y), (_, name, value) in zip(spots, curve.points, strict=True):
+        parts += [
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{OURS}"/>',
+            _text(x, y - 7, _short(value), "middle", 10),
+            _text(x, y0 + 15, name.removesuffix(" minibatches"), "middle", 10),
+        ]
+    return parts
+
+
+def table_lines(title: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Give a table of figures as Markdown, with its title."""
+    names = [name for name in rows[0] if name != "x"]
+    made = [f"{title}:", f"| {' | '.join(names)} |", f"|---{'|--:' * (len(names) - 1)}|"]
+    for row in rows:
+        cells = (row[name] for name in names)
+        texts = (each if isinstance(each, str) else _short(each) for each in cells)
+        made.append(f"| {' | '.join(texts)} |")
+    return made
+
+
 def lines(bench: str, rows: Sequence[Comparison]) -> list[str]:
     """Give the rows as lines of a table in Markdown."""
     made = []
@@ -189,6 +267,12 @@ def read(path: Path) -> tuple[str, list[Comparison]]:
     return result["benchmark"], [Comparison.from_json(each) for each in result["rows"]]
 
 
+def read_tables(path: Path) -> tuple[str, dict[str, list[dict[str, Any]]]]:
+    """Read the name of a benchmark and its tables, none if it has rows."""
+    result: dict[str, Any] = json.loads(path.read_text())
+    return result["benchmark"], result.get("tables", {})
+
+
 def main() -> None:
     """Draw every file that is named; print its lines of the table."""
     asking = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=__doc__)
@@ -197,6 +281,14 @@ def main() -> None:
     asked = asking.parse_args()
     asked.into.mkdir(parents=True, exist_ok=True)
     for path in asked.results:
+        name, tables = read_tables(path)
+        if tables:
+            curves = {each: tables[each] for each in tables if each.startswith("curve: ")}
+            drawn = [Curve.of(each.removeprefix("curve: "), curves[each]) for each in curves]
+            (asked.into / f"{name}.svg").write_text(draw_curves(drawn))
+            for title, found in tables.items():
+                print(*table_lines(title, found), "", sep="\n")
+            continue
         name, rows = read(path)
         (asked.into / f"{name}.svg").write_text(draw(name, rows))
         print(*lines(name, rows), sep="\n")

@@ -11,8 +11,10 @@ from semel.delivery.parking import resend
 from semel.delivery.parking.resend import Resending
 from semel.errors import NotDelivered
 from semel.events import Identity
+from semel.ledger import ParkedRow
 from semel.ledger.client import LedgerClient
-from semel.ledger.verbs.parked import Heads, read_heads
+from semel.ledger.store import Key
+from semel.ledger.verbs.parked import Heads, read_heads, read_parked
 from semel.protocol import OnDoubt, OnReject
 from semel.sinks import Retry
 from semel.verify.models import SeenKeys
@@ -42,6 +44,8 @@ from support.pipeline import (
 ALL = [kind for kind in KINDS if "batches" not in kind]
 DRAINED = [kind for kind in ALL if not kind.startswith("sequenced")]
 LEASE, DEADLINE = 10.0, 30.0
+
+Parked = tuple[Key, ParkedRow, str]
 
 
 def waiting(kind: str, identity: Identity = GIVEN, **settings: Any) -> World:
@@ -400,3 +404,29 @@ def test_draining_looks_at_all_heads_once_however_many_there_are(
     assert sender(world, "first").drain() == 0
     assert looks == ["out"]
     assert world.heads() == ["a", "b", "c"]
+
+
+def test_a_driver_reads_an_entity_that_waits_for_a_person_once_until_there_is_a_decision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = world_like("opaque", chunk_rows=1, on_reject=OnReject.BLOCK)
+    world.out.refuses.update({"a1", "b2", "c3"})
+    world.minibatch(0, "a1 b2 c3")
+    world.out.refuses.clear()
+    read: list[str | None] = []
+
+    def noted(client: LedgerClient, sink: str, entity: str | None = None) -> list[Parked]:
+        read.append(entity)
+        return read_parked(client, sink, entity)
+
+    monkeypatch.setattr(resend, "read_parked", noted)
+    assert [world.driver.drain() for _ in range(3)] == [0, 0, 0]
+    assert read == ["a", "b", "c"]
+    world.minibatch(1, "a4 b5 d6")
+    assert world.driver.drain() == 0
+    assert read == ["a", "b", "c", "a", "b"], "events were parked behind two of them"
+    read.clear()
+    world.resolve("b2", "resend")
+    assert world.driver.drain() == 2
+    assert (set(read), world.out.seen) == ({"b"}, "d6 b2 b5")
+    assert world.heads() == ["a", "c"]
