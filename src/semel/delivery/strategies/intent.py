@@ -301,7 +301,7 @@ class IntentStrategy:
         while queue and current is not None:
             start, stop = queue.popleft()
             rows = current.to_send(start, stop)
-            count = len(rows)
+            count = rows.batch.num_rows
             if not count:
                 continue
             # 1. What may have been sent before a crash is in doubt once its key may be forgotten.
