@@ -232,6 +232,29 @@ def test_csv_tells_null_from_an_empty_text_where_it_is_read_as_documented(tmp_pa
     assert table["text"].to_pylist() == [None, "", "a\nb"]
 
 
+def test_parquet_has_a_dictionary_only_for_columns_whose_values_repeat(tmp_path: Path) -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "id": list(range(40_000)),
+            "kind": ["card", "cash"] * 20_000,
+            "amount": [at * 0.5 for at in range(40_000)],
+            "empty": pa.nulls(40_000, pa.string()),
+        }
+    )
+    files = []
+    for step in (40_000, 999):
+        file = io.BytesIO()
+        writer = writers.ParquetRows(file, batch.schema, 20_000, "snappy")  # type: ignore[arg-type]
+        for start in range(0, 40_000, step):
+            writer.write(batch.slice(start, step))
+        writer.close()
+        files.append(file.getvalue())
+    assert files[0] == files[1]
+    group = pq.ParquetFile(io.BytesIO(files[0])).metadata.row_group(0)
+    has = [group.column(at).has_dictionary_page for at in range(4)]
+    assert has == [False, True, False, True]
+
+
 @pytest.mark.parametrize("form", ["parquet", "json", "csv"])
 def test_a_writer_cuts_where_it_was_told_and_not_where_batches_end(
     tmp_path: Path, form: str

@@ -217,9 +217,12 @@ class Folder:
     # -- changing
 
     def write_aside(self, name: str) -> Writing:
-        """Begin a file in a temporary place."""
-        self._make(name)
+        """Begin a file in a temporary place; the names there need not outlive the machine, because
+        no process does.
+        """
+        self._make(Path(name).name if self.local else name)
         if self.local:
+            Path(self.path(name)).parent.mkdir(parents=True, exist_ok=True)
             return Writing(Path(self.path(name)).open("wb"), local=True)
         return Writing(self.system.open_output_stream(self.path(name)), local=False)
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from semel.sinks.files.storage import Writing
 
 LINES_AT_ONCE = 16_384
+SAMPLE_ROWS = 16_384
+"""How many rows of a file decide which of its columns get a dictionary."""
 
 
 class RowWriter(Protocol):
@@ -36,9 +38,8 @@ class ParquetRows:
     """Writes row groups of a fixed number of rows."""
 
     def __init__(self, file: Writing, schema: pa.Schema, group: int, compression: str) -> None:
-        import pyarrow.parquet as pq
-
-        self._writer: Any = pq.ParquetWriter(file, schema, compression=compression)
+        self._file, self._schema, self._compression = file, schema, compression
+        self._writer: Any = None
         self._group = group
         self._held: list[pa.RecordBatch] = []
         self._count = 0
@@ -54,14 +55,47 @@ class ParquetRows:
         """Write the last group and the footer."""
         if self._count:
             self._write(self._count)
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def _write(self, rows: int) -> None:
+        import pyarrow.parquet as pq
+
         held = pa.Table.from_batches(self._held)
         group = held.slice(0, rows).combine_chunks()
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(
+                self._file,
+                self._schema,
+                compression=self._compression,
+                use_dictionary=repeating(group.slice(0, SAMPLE_ROWS)),
+            )
         self._writer.write_table(group, row_group_size=rows)
         self._count -= rows
         self._held = held.slice(rows).to_batches() if self._count else []
+
+
+def repeating(sample: pa.Table) -> bool | list[str]:
+    """Return the columns whose values repeat, for which Parquet makes a dictionary: for a column of
+    ids or amounts that costs more than all the rest of writing it, and makes the file larger. All
+    columns if some are nested.
+    """
+    if any(pa.types.is_nested(field.type) for field in sample.schema):
+        return True
+    return [
+        name
+        for name, values in zip(sample.schema.names, sample.columns, strict=True)
+        if not _differ(values)
+    ]
+
+
+def _differ(values: pa.ChunkedArray) -> bool:
+    """Return whether most values differ from each other."""
+    try:
+        distinct: int = pc.count_distinct(values, mode="all").as_py()
+    except pa.ArrowNotImplementedError:
+        return False
+    return distinct * 2 > len(values)
 
 
 class JsonRows:
