@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -240,8 +241,11 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return _plain(kind.value_type) if kinds.is_dictionary(kind) else kind
 
 
+@lru_cache(maxsize=64)
 def _schema_form(schema: pa.Schema) -> bytes:
-    """Return names and canonical types, as the bytes that the digest begins with."""
+    """Return names and canonical types, as the bytes that the digest begins with; made once for the
+    schema of a stream, because every partition of every minibatch has a digest.
+    """
     forms = [[each.name, _form(each.type, each.name)] for each in schema]
     return ascii_json([versions.DIGEST, forms]).encode()
 

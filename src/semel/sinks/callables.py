@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from semel.errors import ConfigurationError, OutcomeUnknown, plain_text
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _METHODS = (
     "deliver",
+    "submit",
+    "collect",
     "arrived",
     "take_over",
     "deliver_with",
@@ -87,13 +89,21 @@ def checked_session(sink: Sink, session: AnySession) -> AnySession:
     """Return the session. Raises `ConfigurationError` if a call of one of its methods would run
     nothing, because each such call would count as a success.
     """
-    for name in _METHODS:
-        if runs_nothing(getattr(type(session), name, None)):
-            raise ConfigurationError(
-                f"sink {sink.name!r}: {type(session).__name__}.{name} is `async def` or has a "
-                "`yield`, so a call would do nothing. Make it an ordinary method"
-            )
+    name = _method_that_runs_nothing(type(session))
+    if name is not None:
+        raise ConfigurationError(
+            f"sink {sink.name!r}: {type(session).__name__}.{name} is `async def` or has a "
+            "`yield`, so a call would do nothing. Make it an ordinary method"
+        )
     return session
+
+
+@lru_cache(maxsize=256)
+def _method_that_runs_nothing(kind: type) -> str | None:
+    """Look at the methods of a session once for its class: a session is opened for each partition
+    of each minibatch.
+    """
+    return next((name for name in _METHODS if runs_nothing(getattr(kind, name, None))), None)
 
 
 @dataclass(frozen=True, slots=True)
