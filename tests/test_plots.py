@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from benchmarks.plots import bar_of, draw
+from benchmarks.plots import Curve, bar_of, draw, draw_curves
 from benchmarks.rows import Comparison
 
 ROOT = Path(__file__).parents[1]
@@ -49,3 +49,35 @@ def test_the_command_draws_what_a_benchmark_printed(tmp_path: Path) -> None:
     assert (tmp_path / "postgres.svg").read_text() == draw("postgres", [APPEND])
     line = "| append | Spark's JDBC <as it comes> | 300 | 100 rows/s | **3.10** | 2.50 - 3.50 | 3 |"
     assert done.stdout.splitlines() == [line]
+
+
+CURVE = [
+    {"what": "10", "x": 10, "CPU ms a minibatch": 2.0, "CPU ns an event": 200_000.0},
+    {"what": "1,000", "x": 1_000, "CPU ms a minibatch": 4.0, "CPU ns an event": 2_000.0},
+    {"what": "100,000", "x": 100_000, "CPU ms a minibatch": 20.0, "CPU ns an event": 20.0},
+]
+
+
+def test_a_curve_has_a_point_for_each_row_and_both_axes_are_logarithmic() -> None:
+    curve = Curve.of("events of a minibatch", CURVE)
+    assert curve.unit == "CPU ns an event"
+    assert Curve.of("partitions", CURVE).unit == "CPU ms a minibatch"
+    picture = ET.fromstring(draw_curves([curve]))
+    spots = [each for each in picture.iter() if each.tag.endswith("circle")]
+    x, y = ([float(each.get(name, "0")) for each in spots] for name in ("cx", "cy"))
+    assert x[1] - x[0] == pytest.approx(x[2] - x[1], rel=0.01)
+    assert y[1] - y[0] == pytest.approx(y[2] - y[1], rel=0.01)
+    assert y[0] < y[1] < y[2], "less is lower"
+
+
+def test_the_command_draws_curves_and_prints_the_tables_of_a_benchmark(tmp_path: Path) -> None:
+    given = tmp_path / "ledger.json"
+    tables = {"size: few": [{"what": "position", "MB": 0.01}], "curve: partitions": CURVE}
+    given.write_text(json.dumps({"benchmark": "ledger", "tables": tables}))
+    command = [sys.executable, "-m", "benchmarks.plots", str(given), "--into", str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    drawn = (tmp_path / "ledger.svg").read_text()
+    assert drawn == draw_curves([Curve.of("partitions", CURVE)])
+    printed = done.stdout.splitlines()
+    assert printed[:4] == ["size: few:", "| what | MB |", "|---|--:|", "| position | 0.01 |"]
+    assert "| 1,000 | 4 | 2,000 |" in printed
