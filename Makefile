@@ -105,6 +105,7 @@ bench: java maven $(INSTALLED) ## measure every destination against its peers, a
 
 bench-engine: $(INSTALLED) ## measure columns, the engine and the ledger on this machine, without Spark
 	$(BIN)/python -m benchmarks engine
+	$(BIN)/python -m benchmarks ledger
 
 format: $(INSTALLED) ## format the code, and apply the fixes that ruff knows
 	$(BIN)/ruff check --fix-only .

@@ -66,10 +66,23 @@ def measure(say: BenchmarkProgress, repetitions: int, events: int = EVENTS) -> d
         for identity in IDENTITIES:
             say(f"{title}, {identity.kind} identity")
             found[title].append(size(place, identity, events))
+            say(_said(found[title][-1]))
         for name, curve in curves.items():
             say(f"{CURVE}{name}")
             found[CURVE + name] = curve(place, repetitions)
+            for row in found[CURVE + name]:
+                say(_said(row))
     return found
+
+
+def _said(row: dict[str, Any]) -> str:
+    """A row as it is shown while the others are still measured."""
+    cells = (
+        f"{name} {each:,.4g}" if isinstance(each, float) else f"{each}"
+        for name, each in row.items()
+        if name != "x"
+    )
+    return ", ".join(cells)
 
 
 # -- the pipeline that is measured
@@ -216,9 +229,15 @@ class MeasuredPipeline:
 
 
 @contextmanager
-def pipeline(place: Path, name: str, identity: Identity, **more: int) -> Iterator[MeasuredPipeline]:
+def pipeline(
+    place: Path,
+    name: str,
+    identity: Identity,
+    partitions: int = PARTITIONS,
+    window: int = WINDOW,
+) -> Iterator[MeasuredPipeline]:
     """A pipeline whose ledger is closed and removed afterwards."""
-    made = MeasuredPipeline(place, name, identity, **more)
+    made = MeasuredPipeline(place, name, identity, partitions, window)
     try:
         yield made
     finally:
@@ -313,7 +332,7 @@ def by_partitions(place: Path, repetitions: int) -> Rows:
 def by_parked(place: Path, repetitions: int) -> Rows:
     """What a minibatch of 10,000 events costs while others, each of its own entity, are parked."""
     rows = []
-    for parked in (0, 1_000, 10_000, 100_000):
+    for parked in (0, 100, 1_000, 10_000):
         with pipeline(place, f"parked-{parked}", GIVEN, window=25_000) as measured:
             if parked:
                 measured.lost = True

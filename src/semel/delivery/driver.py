@@ -132,9 +132,8 @@ class Driver:
     _stage_of: Mapping[str, Sink] = field(init=False)
     _destinations: Sequence[Sink] = field(init=False)
     _concluding: Sequence[Sink] = field(init=False)
-    _auditing: Auditing | None = field(init=False)
-    _held: Mapping[str, dict[Entity, str]] = field(init=False)
-
+    _auditing: Auditing | None = field(default=None, init=False)
+    _held: dict[str, dict[Entity, str]] = field(default_factory=dict, init=False)
     recorder: RunRecorder = field(init=False)
 
     def __post_init__(self) -> None:
@@ -145,8 +144,6 @@ class Driver:
         }
         self._destinations = [*self.sinks, *self._stage_of.values()]
         self._concluding = [sink for sink in self.sinks if sink.concludes]
-        self._held = {sink.name: {} for sink in self._destinations}
-        self._auditing = None
 
     def start(self, after: OwnerRow | Literal["any"] | None = "any") -> int:
         """Register the run, with `after` only if that one still has the pipeline; it fences no
@@ -234,9 +231,8 @@ class Driver:
         generation, lost_before = opening.row.minibatch.generation, opening.lost_before
         if generation != self._closed:
             judged = opening.new_generation and opening.row.continues
-            if judged:  # its parked events may have been discarded, and the heads say nothing
-                for held in self._held.values():
-                    held.clear()
+            if judged:
+                self._held.clear()  # events of its may have been discarded, with heads as they were
                 self.drain()
             # 3. Conclude what is complete before its rows are deleted by the next step: a driver
             #    that crashed between complete and conclude did not do it.
@@ -320,7 +316,7 @@ class Driver:
                 waits=waits,
                 observer=self.observer,
                 ends=lambda: self.stopping or ends(),
-                held=self._held[sink.name],
+                held=self._held.setdefault(sink.name, {}),
             ).drain()
             for sink in self._destinations
         )
