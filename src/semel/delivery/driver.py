@@ -230,8 +230,7 @@ class Driver:
         opening = self._minibatches.open(request)
         generation, lost_before = opening.row.minibatch.generation, opening.lost_before
         if generation != self._closed:
-            judged = opening.new_generation and opening.row.continues
-            if judged:
+            if judged := opening.new_generation and opening.row.continues:
                 self._held.clear()  # events of its may have been discarded, with heads as they were
                 self.drain()
             # 3. Conclude what is complete before its rows are deleted by the next step: a driver
