@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.ingress_load import KINDS
 from benchmarks.rounds import folder
 from support.ingress import Ingress, environment
-from support.servers.postgres import PostgresServer
+from semel.verify.servers.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

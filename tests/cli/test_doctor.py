@@ -23,7 +23,7 @@ from semel.operate.checks import (
 )
 from semel.spark import session, versions
 from support.command_line import pipeline_at, read_json, refused, semel
-from support.servers.postgres import PostgresServer
+from semel.verify.servers.postgres import PostgresServer
 from support.servers.transaction_pool import Pool
 
 Out = pytest.CaptureFixture[str]

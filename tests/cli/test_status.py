@@ -45,7 +45,7 @@ from support.pipeline import (
     World,
     events,
 )
-from support.servers.postgres import PostgresServer
+from semel.verify.servers.postgres import PostgresServer
 
 Out = pytest.CaptureFixture[str]
 

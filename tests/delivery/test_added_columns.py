@@ -26,7 +26,7 @@ from support.pipeline import (
     world_like,
     world_of,
 )
-from support.servers.http_witness import HttpWitness
+from semel.verify.servers.http_witness import HttpWitness
 
 IDENTITIES = {
     "given": GIVEN,

@@ -25,7 +25,7 @@ from semel.runtime import SystemClock
 from semel.streams import Choice
 from support.destinations import Post, lost
 from support.pipeline import World
-from support.servers.ports import free_port
+from semel.verify.servers.ports import free_port
 
 
 @pytest.fixture

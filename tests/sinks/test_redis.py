@@ -18,7 +18,7 @@ from semel.sinks.redis import Redis
 from semel.sinks.redis.scripts import COMMAND, applying
 from semel.sinks.redis.sink import ARGUMENTS
 from support.pipeline import COUNTER, GIVEN, INCREASING, POSITION
-from support.servers.redis import RedisServer
+from semel.verify.servers.redis import RedisServer
 from support.sinks.redis_pipeline import (
     ROW,
     chunk_of,

@@ -21,7 +21,7 @@ from semel.sinks import Retry
 from semel.sinks.redis import Redis
 from support.pipeline import GIVEN, INCREASING, POSITION, events
 from support.redis_fixture import ConnectionCut
-from support.servers.redis import RedisServer
+from semel.verify.servers.redis import RedisServer
 from support.sinks.redis_pipeline import (
     ROW,
     chunk_of,

@@ -27,7 +27,7 @@ from support.marked_streams import (
     stream,
     through_json,
 )
-from support.servers.kafka import KafkaBroker
+from semel.verify.servers.kafka import KafkaBroker
 from support.sinks.kafka_inputs import add_partitions, produce
 
 PAYMENTS_INTERVAL_S = 2.0

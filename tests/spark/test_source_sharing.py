@@ -26,7 +26,7 @@ from support.marked_streams import (
     stream,
     through_json,
 )
-from support.servers.kafka import KafkaBroker
+from semel.verify.servers.kafka import KafkaBroker
 from support.sinks.kafka_inputs import add_partitions, produce
 from support.spark.driver_scripts import wait_for
 

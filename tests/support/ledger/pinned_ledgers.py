@@ -45,7 +45,7 @@ from support.destinations import (
 )
 from support.ledger.crashed_pipelines import MANY, PEOPLE, load, read, restored, written
 from support.pipeline import COUNTER, GIVEN, INCREASING, ORDERED_POSITION, POSITION, World
-from support.servers.postgres import PostgresServer
+from semel.verify.servers.postgres import PostgresServer
 
 FOLDER = Path(__file__).parents[2] / "ledger" / "fixtures"
 VERSION = "6193669"

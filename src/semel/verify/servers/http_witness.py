@@ -23,21 +23,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import unquote
 
+from semel.runtime import SystemClock
+
 if TYPE_CHECKING:
     from types import TracebackType
 
 HOST = "127.0.0.1"
 
-_TESTS = Path(__file__).parents[2]
+_SRC = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True, slots=True)
 class HttpEffect:
-    """One effect: the path it was asked at, its key, and the body as text."""
+    """One effect: the path it was asked at, its key, the body as text, and when it arrived."""
 
     path: str
     key: str | None
     text: str
+    at: float
 
     @property
     def body(self) -> Any:
@@ -63,9 +66,9 @@ class HttpWitness:
 
     def start(self) -> None:
         """Start its process, on the port that it had."""
-        paths = [str(_TESTS), os.environ.get("PYTHONPATH", "")]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "support.servers.http_witness", json.dumps(self._told)],
+        paths = [str(_SRC), os.environ.get("PYTHONPATH", "")]
+        self._process = subprocess.Popen(  # noqa: S603 - our own words
+            [sys.executable, "-m", "semel.verify.servers.http_witness", json.dumps(self._told)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for us
@@ -140,7 +143,7 @@ class Books:
     absorbs: bool
     delay_s: float
     journal: int | None
-    effects: list[tuple[str, str | None, str]] = field(default_factory=list)
+    effects: list[tuple[str, str | None, str, float]] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
     paths: set[str] = field(default_factory=set)
     faults: deque[dict[str, Any]] = field(default_factory=deque)
@@ -153,20 +156,20 @@ class Books:
     def load(self, lines: list[str]) -> None:
         """Read a journal back."""
         for line in lines:
-            path, key, text = json.loads(line)
-            self._keep(path, key, text)
+            self._keep(*json.loads(line))
 
     def effect(self, path: str, key: str | None, text: str) -> None:
         """Let it happen, unless its key is known and repeats are absorbed."""
         if self.absorbs and key is not None and key in self.keys:
             self.figures["repeats"] += 1
             return
-        self._keep(path, key, text)
+        at = SystemClock.wall()
+        self._keep(path, key, text, at)
         if self.journal is not None:
-            os.write(self.journal, (json.dumps([path, key, text]) + "\n").encode())
+            os.write(self.journal, (json.dumps([path, key, text, at]) + "\n").encode())
 
-    def _keep(self, path: str, key: str | None, text: str) -> None:
-        self.effects.append((path, key, text))
+    def _keep(self, path: str, key: str | None, text: str, at: float) -> None:
+        self.effects.append((path, key, text, at))
         self.paths.add(path)
         if key is not None:
             self.keys.add(key)
