@@ -249,8 +249,8 @@ def fetched(what: str) -> Path:
     """
     if not FETCH.exists():
         raise ConfigurationError(
-            "only a checkout of semel fetches the jars of a Kafka broker; name the folder `libs` of "
-            "an unpacked Kafka"
+            "the jars of a Kafka broker are fetched only in a checkout of semel; pass --kafka-jars "
+            "with the folder `libs` of an unpacked Kafka"
         )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "semel"
     cache.mkdir(parents=True, exist_ok=True)
