@@ -333,7 +333,7 @@ def _fill(stage: ChaosStage, _: PlannedFault) -> BegunFault:
 
 
 def _add_partition(stage: ChaosStage, _: PlannedFault) -> BegunFault:
-    from confluent_kafka.admin import NewPartitions
+    from confluent_kafka.cimpl import NewPartitions
 
     if stage.topic_partitions >= TOPIC_PARTITIONS_MAX:
         raise NotPossible(f"the topic has {stage.topic_partitions} partitions")

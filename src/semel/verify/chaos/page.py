@@ -141,8 +141,8 @@ def _timeline(report: ChaosReport) -> str:
                     f" rx=2><title>{title}</title></rect>"
                 )
     top = len(kinds) * ROW + 8
-    for each in report.sinks:
-        parts += _curve(each.sink, each.per_second, top, scale)
+    for sink in report.sinks:
+        parts += _curve(sink.sink, sink.per_second, top, scale)
         top += CURVE
     for minute in range(int(lasts_s // 60) + 1):
         x = LEFT + minute * 60 * scale

@@ -165,7 +165,7 @@ class ChaosRun(Closable):
         """
         assert self._generator is not None
         wanted = {(each.entity, each.event) for each in self._generator.produced}
-        began = self._clock.monotonic()
+        began, missing = self._clock.monotonic(), dict[str, int]()
         while (passed := self._clock.monotonic() - began) < DRAIN_WITHIN_S:
             self._stage.look()
             missing = {

@@ -143,12 +143,12 @@ class Witnesses:
             left = set(partitions)
             while left:
                 for record in consumer.consume(1_000, timeout=1.0):
-                    error = record.error()
+                    error, partition = record.error(), record.partition()
                     if error is None:
-                        effect = _effect(json.loads(record.value()), record.timestamp()[1] / 1000)
-                        found.setdefault(record.partition(), []).append(effect)
+                        body, at = record.value() or b"", record.timestamp()[1] / 1000
+                        found.setdefault(partition or 0, []).append(_effect(json.loads(body), at))
                     elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name
-                        left.discard(record.partition())
+                        left.discard(partition or 0)
         finally:
             consumer.close()
         return [effect for each in sorted(found) for effect in found[each]]
@@ -196,8 +196,6 @@ def _effect(body: Any, at: float) -> WitnessedEffect:
 
 def _pairs(flat: Any) -> list[tuple[Any, Any]]:
     """Return the fields of a stream's entry, which come as a mapping or as a flat list."""
-    return (
-        list(flat.items())
-        if isinstance(flat, dict)
-        else list(zip(flat[::2], flat[1::2], strict=True))
-    )
+    if isinstance(flat, dict):
+        return list(flat.items())
+    return list(zip(flat[::2], flat[1::2], strict=True))
