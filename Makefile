@@ -18,7 +18,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install java maven promtool chromium demo check docs reference test rows test-spark smoke-spark simulate bench bench-engine format clean
+.PHONY: help install java maven promtool chromium demo check docs reference test rows test-spark smoke-spark simulate chaos bench bench-engine format clean
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -88,6 +88,13 @@ smoke-spark: java .venv-spark-$(VERSION)/.installed # the few of them that `make
 
 simulate: $(INSTALLED) ## the real protocol on a simulated store, sink and clock
 	$(BIN)/semel simulate
+
+MINUTES ?= 15
+SEED ?= 1
+
+chaos: java maven $(INSTALLED) ## a Spark cluster and real servers under many faults: make chaos MINUTES=15 SEED=1
+	@mkdir -p build
+	$(BIN)/semel chaos --minutes $(MINUTES) --seed $(SEED) --html build/chaos-$(SEED).html
 
 BENCHES := postgres http redis kafka sources files
 

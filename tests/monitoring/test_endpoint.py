@@ -23,9 +23,9 @@ from semel.monitoring.catalogue import sample_names
 from semel.monitoring.exposition import parse_address
 from semel.runtime import SystemClock
 from semel.streams import Choice
+from semel.verify.servers.ports import free_port
 from support.destinations import Post, lost
 from support.pipeline import World
-from semel.verify.servers.ports import free_port
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from support.kafka_fixture import jars_or_skip
 from semel.verify.servers import kafka
+from support.kafka_fixture import jars_or_skip
 
 TESTS = Path(__file__).parents[1]
 STARTS = """

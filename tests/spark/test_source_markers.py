@@ -17,6 +17,7 @@ from semel.spark.sources.marking import TriggerLimits
 from semel.spark.sources.options import INBOX, KAFKA, SourceOptions, read_options
 from semel.spark.sources.positions import Offset, Piece, clip, count, pieces
 from semel.streams import NewEvent
+from semel.verify.servers.kafka import KafkaBroker
 from support.marked_streams import (
     EARLIEST,
     Ticking,
@@ -27,7 +28,6 @@ from support.marked_streams import (
     stream,
     through_json,
 )
-from semel.verify.servers.kafka import KafkaBroker
 from support.sinks.kafka_inputs import add_partitions, produce
 
 PAYMENTS_INTERVAL_S = 2.0
