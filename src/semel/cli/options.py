@@ -1,5 +1,4 @@
-"""Options and arguments that several commands share: which ledger, JSON or a table, and
-`MODULE:OBJECT`, a module to import and an object in it.
+"""Options and arguments that several commands share: a ledger, JSON or a table, `MODULE:OBJECT`.
 
 The modules of this room import the rooms below inside functions: `semel status` loads no more than
 it needs.

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from semel.verify.chaos.page import write_page
     from semel.verify.chaos.report import ChaosReport, SinkResult, TimedFault
     from semel.verify.chaos.run import ChaosRun
-    from semel.verify.chaos.schedule import KINDS, PlannedFault, plan_faults
+    from semel.verify.chaos.schedule import KINDS, ScheduledFault, plan_faults
 
 __all__ = [
     "KINDS",
     "ChaosReport",
     "ChaosRun",
     "ParkedFact",
-    "PlannedFault",
     "ProducedEvent",
+    "ScheduledFault",
     "SinkEvidence",
     "SinkResult",
     "TimedFault",
@@ -41,7 +41,7 @@ _HOMES = {
     "KINDS": "schedule",
     "ChaosReport": "report",
     "ChaosRun": "run",
-    "PlannedFault": "schedule",
+    "ScheduledFault": "schedule",
     "SinkResult": "report",
     "TimedFault": "report",
     "plan_faults": "schedule",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
 
-    from semel.verify.chaos.schedule import PlannedFault
+    from semel.verify.chaos.schedule import ScheduledFault
 
     Chosen = TypeVar("Chosen")
 
@@ -59,7 +59,7 @@ class BegunFault:
     later: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
 
 
-def begin(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def begin(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     """Let a fault happen."""
     if fault.kind in stage.absent:
         raise NotPossible(stage.absent[fault.kind])
@@ -69,7 +69,7 @@ def begin(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
 # -- processes
 
 
-def _kill_workers(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _kill_workers(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     found = stage.python_workers()
     if not found:
         raise NotPossible("there is no Python worker")
@@ -78,7 +78,7 @@ def _kill_workers(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
     return BegunFault(f"{len(chosen)} of {len(found)} Python workers")
 
 
-def _stop_workers(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _stop_workers(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     found = stage.python_workers()
     if not found:
         raise NotPossible("there is no Python worker")
@@ -86,25 +86,25 @@ def _stop_workers(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
     return _stopped(chosen, f"{len(chosen)} of {len(found)} Python workers")
 
 
-def _kill_executor(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _kill_executor(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     pid = _executor(stage, fault)
     _signal(descendants(pid), signal.SIGKILL)
     return BegunFault(f"executor {pid}")
 
 
-def _stop_executor(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _stop_executor(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     pid = _executor(stage, fault)
     return _stopped(descendants(pid), f"executor {pid}")
 
 
-def _executor(stage: ChaosStage, fault: PlannedFault) -> int:
+def _executor(stage: ChaosStage, fault: ScheduledFault) -> int:
     found = stage.cluster.executors()
     if not found:
         raise NotPossible("there is no executor")
     return _choose(found, fault.luck)
 
 
-def _kill_node(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _kill_node(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     number = int(fault.luck * len(stage.cluster.workers))
     _signal(descendants(stage.cluster.workers[number]), signal.SIGKILL)
 
@@ -115,12 +115,12 @@ def _kill_node(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
     return BegunFault(f"Spark worker {number} with its executors", start)
 
 
-def _stop_node(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _stop_node(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     number = int(fault.luck * len(stage.cluster.workers))
     return _stopped([stage.cluster.workers[number]], f"Spark worker {number}")
 
 
-def _kill_master(stage: ChaosStage, _: PlannedFault) -> BegunFault:
+def _kill_master(stage: ChaosStage, _: ScheduledFault) -> BegunFault:
     _signal([stage.cluster.master], signal.SIGKILL)
 
     def start() -> str:
@@ -130,25 +130,25 @@ def _kill_master(stage: ChaosStage, _: PlannedFault) -> BegunFault:
     return BegunFault("the Spark master", start)
 
 
-def _stop_master(stage: ChaosStage, _: PlannedFault) -> BegunFault:
+def _stop_master(stage: ChaosStage, _: ScheduledFault) -> BegunFault:
     return _stopped([stage.cluster.master], "the Spark master")
 
 
 # -- drivers
 
 
-def _kill_driver(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _kill_driver(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     driver = _one_of(stage.active(), fault, "no driver has a pipeline")
     stage.kill_driver(driver)
     return BegunFault(f"driver {driver.number}, which had {_has(driver)}")
 
 
-def _stop_driver(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _stop_driver(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     driver = _one_of(stage.active(), fault, "no driver has a pipeline")
     return _stopped_driver(stage, driver, f"driver {driver.number}, which had {_has(driver)}")
 
 
-def _drain_driver(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _drain_driver(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     pipeline = _choose(PIPELINES, fault.luck)
     try:
         with Ledger(stage.ledger.url()) as ledger:
@@ -159,13 +159,13 @@ def _drain_driver(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
     return BegunFault(f"run {stopped.run} of {pipeline} {how}, {stopped.in_doubt} in doubt")
 
 
-def _kill_standby(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _kill_standby(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     driver = _one_of(stage.standbys(), fault, "no driver is a standby")
     stage.kill_driver(driver)
     return BegunFault(f"driver {driver.number}")
 
 
-def _stop_standby(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _stop_standby(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     driver = _one_of(stage.standbys(), fault, "no driver is a standby")
     return _stopped_driver(stage, driver, f"driver {driver.number}")
 
@@ -189,7 +189,7 @@ def _change_drivers(stage: ChaosStage) -> None:
     stage.look()
 
 
-def _speculate(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _speculate(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     """OPAQUE sinks refuse speculation, so their pipeline has no driver meanwhile."""
     before = stage.settings
     stage.change(pipelines=(COPIES,), conf={**before.conf, **SPECULATION})
@@ -222,7 +222,7 @@ def _none(settings: dict[str, str]) -> dict[str, str]:
     return {name: "false" for name in settings if name == "spark.speculation"}
 
 
-def _other_parallelism(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _other_parallelism(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     now = stage.settings.conf["spark.cores.max"]
     cores = _choose([each for each in ("1", "2", "3") if each != now], fault.luck)
     at_once = int(50 + 400 * fault.luck)
@@ -232,7 +232,7 @@ def _other_parallelism(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
     return BegunFault(f"{cores} cores, at most {at_once} events in a micro-batch")
 
 
-def _rescale(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _rescale(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     stage.stop_drivers()
     pipeline, partitions = _choose(PIPELINES, fault.luck), 2 + int(fault.luck * 100) % 2
     try:
@@ -245,7 +245,7 @@ def _rescale(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
     return BegunFault(f"{pipeline} has {partitions} partitions")
 
 
-def _delete_checkpoint(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _delete_checkpoint(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     stage.kill_drivers()
     names = PIPELINES if fault.luck < 0.4 else (_choose(PIPELINES, fault.luck),)
     for name in names:
@@ -257,7 +257,7 @@ def _delete_checkpoint(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
 # -- servers and the network
 
 
-def _kill_server(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _kill_server(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     network = stage.network[fault.target]
     network.cut()  # a server that is down refuses; a proxy alone would accept
     match fault.target:
@@ -298,7 +298,7 @@ def _start_server(stage: ChaosStage, name: str) -> None:
             server.start()
 
 
-def _cut(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _cut(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     stage.network[fault.target].cut()
 
     def restore() -> str:
@@ -308,7 +308,7 @@ def _cut(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
     return BegunFault(f"the network to {fault.target}", restore)
 
 
-def _slow(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
+def _slow(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     delay_s = round(SLOW_S * (0.2 + fault.luck), 2)
     stage.network[fault.target].delay_s = delay_s
 
@@ -319,7 +319,7 @@ def _slow(stage: ChaosStage, fault: PlannedFault) -> BegunFault:
     return BegunFault(f"{delay_s} s more to {fault.target}", restore)
 
 
-def _fill(stage: ChaosStage, _: PlannedFault) -> BegunFault:
+def _fill(stage: ChaosStage, _: ScheduledFault) -> BegunFault:
     stage.ledger.fill()
 
     def free() -> str:
@@ -332,7 +332,7 @@ def _fill(stage: ChaosStage, _: PlannedFault) -> BegunFault:
     return BegunFault("the disk of the ledger", free)
 
 
-def _add_partition(stage: ChaosStage, _: PlannedFault) -> BegunFault:
+def _add_partition(stage: ChaosStage, _: ScheduledFault) -> BegunFault:
     from confluent_kafka.cimpl import NewPartitions
 
     if stage.topic_partitions >= TOPIC_PARTITIONS_MAX:
@@ -344,7 +344,7 @@ def _add_partition(stage: ChaosStage, _: PlannedFault) -> BegunFault:
     return BegunFault(f"the topic has {count} partitions")
 
 
-ACTIONS: dict[str, Callable[[ChaosStage, PlannedFault], BegunFault]] = {
+ACTIONS: dict[str, Callable[[ChaosStage, ScheduledFault], BegunFault]] = {
     "worker.kill": _kill_workers,
     "worker.stop": _stop_workers,
     "executor.kill": _kill_executor,
@@ -374,7 +374,7 @@ def _choose(found: Sequence[Chosen], luck: float) -> Chosen:
     return found[int(luck * 997) % len(found)]
 
 
-def _one_of(found: list[DriverProcess], fault: PlannedFault, otherwise: str) -> DriverProcess:
+def _one_of(found: list[DriverProcess], fault: ScheduledFault, otherwise: str) -> DriverProcess:
     if not found:
         raise NotPossible(otherwise)
     return _choose(found, fault.luck)

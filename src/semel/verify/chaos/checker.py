@@ -1,7 +1,7 @@
 """The checker of a chaos run: what became of every event at every sink, and whether that may be.
 
 Always true:
-- it is told what was produced, what each witness remembers and what the ledger says; it does
+- it gets what was produced, what each witness remembers and what the ledger says, and asks
   nothing itself;
 - every event falls into one category, and what is not allowed is a violation;
 - what still waits at the end is `unknown`, never ok.

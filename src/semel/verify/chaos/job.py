@@ -27,8 +27,6 @@ from semel.spark import deliver, make_session
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame, SparkSession
-
     from semel.sinks import Sink
 
 CHARGES, COPIES = "charges", "copies"
@@ -121,10 +119,11 @@ def sinks(settings: JobSettings) -> dict[str, list[Sink]]:
 
 def say(line: str) -> None:
     """Print a line that the run reads."""
-    print(f"chaos: {line}", flush=True)  # noqa: T201 - it is the answer of this process
+    sys.stdout.write(f"chaos: {line}\n")
+    sys.stdout.flush()
 
 
-def source(spark: SparkSession, settings: JobSettings) -> DataFrame:
+def source(spark: Any, settings: JobSettings) -> Any:
     """Return the events of the input topic."""
     options = {
         "subscribe": settings.topic,
@@ -170,7 +169,7 @@ def run(settings: JobSettings) -> int:
     os._exit(0)  # a pipeline that waits as a standby has a thread in the JVM
 
 
-def _writers(spark: SparkSession, settings: JobSettings) -> dict[str, Any]:
+def _writers(spark: Any, settings: JobSettings) -> dict[str, Any]:
     made = sinks(settings)
     return {
         name: deliver(
@@ -189,7 +188,7 @@ def _writers(spark: SparkSession, settings: JobSettings) -> dict[str, Any]:
     }
 
 
-def _log_speculation(spark: SparkSession) -> None:
+def _log_speculation(spark: Any) -> None:
     """Let Spark log when it starts a second copy of a task."""
     jvm: Any = spark._jvm  # noqa: SLF001 - log4j has no other way in
     log4j = jvm.org.apache.logging.log4j
@@ -200,7 +199,7 @@ def _log_speculation(spark: SparkSession) -> None:
 # -- the liar: the same destinations, with plain foreachBatch
 
 
-def _plain(spark: SparkSession, settings: JobSettings) -> dict[str, Any]:
+def _plain(spark: Any, settings: JobSettings) -> dict[str, Any]:
     effects = {CHARGES: _charger(settings.http), COPIES: _copier(settings.postgres)}
     return {
         name: source(spark, settings)

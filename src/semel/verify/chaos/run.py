@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 import platform
 from collections import Counter
+from importlib.metadata import version
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from semel.verify.chaos.checker import WitnessedEffect
-    from semel.verify.chaos.schedule import PlannedFault
+    from semel.verify.chaos.schedule import ScheduledFault
 
 RATE = 20.0
 """Events per second: two cores have Spark, four servers and two drivers to run beside."""
@@ -69,7 +70,7 @@ class ChaosRun(Closable):
         self._report, self._show = report, show
         self._clock = SystemClock()
         self._planned = plan_faults(seed, minutes * 60, liar=liar)
-        self._faults: list[tuple[PlannedFault, float, float, str, str | None]] = []
+        self._faults: list[tuple[ScheduledFault, float, float, str, str | None]] = []
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._resolved = 0
@@ -122,7 +123,7 @@ class ChaosRun(Closable):
     def _push(self, at: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._due, (at, next(self._order), act))
 
-    def _begin(self, fault: PlannedFault, began: float) -> None:
+    def _begin(self, fault: ScheduledFault, began: float) -> None:
         now = self._clock.monotonic()
         wall = self._clock.wall()
         try:
@@ -240,11 +241,9 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def _versions() -> dict[str, str]:
-    import pyspark
-
     return {
         "semel": __version__,
-        "spark": pyspark.__version__,
+        "spark": version("pyspark"),
         "python": platform.python_version(),
         "system": platform.platform(),
     }

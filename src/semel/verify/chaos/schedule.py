@@ -116,7 +116,7 @@ KINDS: dict[str, FaultKind] = {
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedFault:
+class ScheduledFault:
     """A fault of a schedule.
 
     Attributes:
@@ -132,13 +132,13 @@ class PlannedFault:
     luck: float
 
 
-def plan_faults(seed: int, length_s: float, *, liar: bool = False) -> tuple[PlannedFault, ...]:
+def plan_faults(seed: int, length_s: float, *, liar: bool = False) -> tuple[ScheduledFault, ...]:
     """Return the faults of a run; `liar` leaves out what plain Spark does not have."""
     luck = Random(f"semel chaos {seed}")
     kinds = {name: kind for name, kind in KINDS.items() if not (liar and kind.needs_ledger)}
     deck = _shuffled(kinds, luck)
     busy: dict[str, float] = {}
-    planned: list[PlannedFault] = []
+    planned: list[ScheduledFault] = []
     at_s = FIRST_S
     while at_s < length_s:
         name = deck.pop() if deck else luck.choices([*kinds], _weights(kinds))[0]
@@ -148,7 +148,7 @@ def plan_faults(seed: int, length_s: float, *, liar: bool = False) -> tuple[Plan
             target = luck.choice(("http", "postgres", "kafka"))
         lasts_s = round(luck.uniform(*kind.lasts_s), 1)
         begins_s = round(max(at_s, busy.get(target, 0.0)), 1)
-        fault = PlannedFault(begins_s, name, target, lasts_s, round(luck.random(), 4))
+        fault = ScheduledFault(begins_s, name, target, lasts_s, round(luck.random(), 4))
         busy[target] = begins_s + lasts_s + (DRIVERS_REST_S if target == "drivers" else REST_S)
         if begins_s < length_s:
             planned.append(fault)

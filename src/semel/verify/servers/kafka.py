@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from semel.errors import ConfigurationError
 from semel.runtime import SystemClock
-from semel.spark.versions import kafka_connector
+from semel.spark import kafka_connector
 from semel.verify.servers.cleanup import CleanupAtExit
 from semel.verify.servers.ports import free_port
 

@@ -28,6 +28,8 @@ for _ in $(seq 300); do [ -e "$1/data" ] || break; sleep 0.1; done
 umount "$1" && rmdir "$1"
 """
 
+_UNPRIVILEGED = 65_534  # the user without rights
+
 _SETTINGS = """
 listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
@@ -63,9 +65,9 @@ class PostgresServer:
             _mount(self._home, disk_mb)
             self._unmount = CleanupAtExit(_UNMOUNT, str(self._home))
         if os.getuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid}
-            os.chown(self._home, nobody.pw_uid, nobody.pw_gid)
+            other = pwd.getpwuid(_UNPRIVILEGED)
+            self._as = {"user": other.pw_uid, "group": other.pw_gid}
+            os.chown(self._home, other.pw_uid, other.pw_gid)
             if not _is_open_to_all(self._binaries):  # for example in the home of root
                 self._binaries = _copied(self._binaries, self._home / "install")
         self._cleanup = CleanupAtExit(
