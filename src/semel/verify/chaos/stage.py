@@ -275,6 +275,8 @@ class ChaosStage(Closable):
 
     def close(self) -> None:
         """End everything; nothing is left behind."""
+        for driver in self.drivers:  # they would complain about each server that ends
+            driver.end()
         self._stack.close()
 
     def _forget(self, driver: DriverProcess) -> None:

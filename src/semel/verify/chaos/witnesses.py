@@ -29,7 +29,7 @@ class Generator:
     """Produces events in a thread, in order for each entity, until it is closed."""
 
     def __init__(self, servers: str, seed: int, rate: float) -> None:
-        self._servers, self._rate = servers, rate
+        self._servers, self.rate = servers, rate
         self._luck = Random(f"semel chaos input {seed}")
         self._ended = threading.Event()
         self._abandoned = False
@@ -80,7 +80,7 @@ class Generator:
             self._ended.wait(TICK_S)
 
     def _tick(self) -> list[ProducedEvent]:
-        count = max(1, round(self._rate * TICK_S))
+        count = max(1, round(self.rate * TICK_S))
         chosen = self._luck.sample(range(ENTITIES), count)
         entities = [f"c{number}" for number in chosen]
         self._last.update(entities)

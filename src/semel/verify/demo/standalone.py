@@ -145,10 +145,9 @@ class StandaloneCluster(Closable):
         self._master, _ = self._start_master(port=int(self.url.rpartition(":")[2]))
 
     def restart_worker(self, number: int) -> None:
-        """Start a worker that was killed; its executors are gone."""
+        """Start a worker that was killed; it registers as soon as the master answers."""
         self._workers[number].wait()
         self._workers[number] = self._start_worker(number)
-        self._await(self._workers[number], f"worker-{number}", _REGISTERED)
 
     def close(self) -> None:
         """End every process of the cluster, including stopped ones."""
