@@ -1,4 +1,4 @@
-"""`semel chaos`: two minutes of many faults at once, a plain foreachBatch, and an end by a signal."""
+"""`semel chaos`: two minutes of many faults at once, a plain foreachBatch, an end by a signal."""
 
 from __future__ import annotations
 
