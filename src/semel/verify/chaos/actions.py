@@ -98,10 +98,11 @@ def _stop_executor(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
 
 
 def _executor(stage: ChaosStage, fault: ScheduledFault) -> int:
+    """Return an executor, one that has Python workers if there is any."""
     found = stage.cluster.executors()
     if not found:
         raise NotPossible("there is no executor")
-    return _choose(found, fault.luck)
+    return _choose([pid for pid in found if python_workers(pid)] or found, fault.luck)
 
 
 def _kill_node(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
@@ -199,7 +200,8 @@ def _speculate(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
     still: list[int] = []
 
     def stand_still() -> None:
-        if found := stage.cluster.executors():
+        found = [pid for pid in stage.cluster.executors() if python_workers(pid)]
+        if found:
             still.extend(python_workers(_choose(found, fault.luck)))
         _signal(still, signal.SIGSTOP)
 
@@ -323,13 +325,27 @@ def _fill(stage: ChaosStage, _: ScheduledFault) -> BegunFault:
     stage.ledger.fill()
 
     def free() -> str:
-        was_up = stage.ledger.is_running()
         stage.ledger.free()
-        if not was_up:
-            _start_server(stage, "ledger")
-        return "" if was_up else ", and the server had ended"
+        ended = False
+        for _ in range(60):
+            if not stage.ledger.is_running():  # it could not write its log
+                _start_server(stage, "ledger")
+                ended = True
+            if _answers(stage):
+                break
+            stage.clock.sleep(0.5)
+        return ", and the server had ended" if ended else ""
 
     return BegunFault("the disk of the ledger", free)
+
+
+def _answers(stage: ChaosStage) -> bool:
+    import psycopg
+
+    try:
+        return bool(stage.ledger.execute("select 1"))
+    except psycopg.Error:
+        return False
 
 
 def _add_partition(stage: ChaosStage, _: ScheduledFault) -> BegunFault:

@@ -24,7 +24,7 @@ from semel.verify.chaos.actions import BegunFault, NotPossible, begin
 from semel.verify.chaos.checker import SinkEvidence, judge_sink, recovery_times
 from semel.verify.chaos.job import PARTITIONS, WINDOW
 from semel.verify.chaos.report import ChaosReport, SinkResult, TimedFault
-from semel.verify.chaos.schedule import plan_faults
+from semel.verify.chaos.schedule import KINDS, plan_faults
 from semel.verify.chaos.stage import ChaosStage
 from semel.verify.chaos.witnesses import Generator, Witnesses
 from semel.verify.process_group import Closable
@@ -42,9 +42,9 @@ SLOW_RATE = 5.0
 """While the rest is awaited."""
 UP_WITHIN_S = 240.0
 DRAIN_WITHIN_S = 300.0
-PERSON_EVERY_S = 45.0
-SAFE_AFTER_S = 60.0
-"""A doubt may be decided when no process that was stopped before it can still act."""
+CALM_S = 20.0
+"""More than `lease_s` and `deadline_s` of the sink that may leave doubts."""
+STANDS_STILL = {"speculation", *(kind for kind in KINDS if kind.endswith(".stop"))}
 PARTITIONS_MAX = PARTITIONS + 1
 """`rescale` goes up to one more."""
 CAPABILITIES = {
@@ -76,6 +76,8 @@ class ChaosRun(Closable):
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._resolved = 0
+        self._standing = 0
+        self._calm_since = self._decided = self._clock.monotonic()
         self._generator: Generator | None = None
         self._stage = ChaosStage(report, liar=liar, kafka_jars=kafka_jars)
         self._witnesses = Witnesses(self._stage)
@@ -109,15 +111,13 @@ class ChaosRun(Closable):
     def _happen(self, began: float) -> None:
         for fault in self._planned:
             self._push(began + fault.at_s, lambda fault=fault: self._begin(fault, began))  # type: ignore[misc]
-        if not self._liar:
-            for at_s in range(int(PERSON_EVERY_S), int(self._minutes * 60), int(PERSON_EVERY_S)):
-                self._push(began + at_s, self._decide)
         ends = began + self._minutes * 60
         while self._due or self._clock.monotonic() < ends:
             now = self._clock.monotonic()
             while self._due and self._due[0][0] <= now:
                 heapq.heappop(self._due)[2]()
             self._stage.look()
+            self._decide()
             self._tell(now - began)
             self._clock.sleep(0.2)
 
@@ -138,17 +138,27 @@ class ChaosRun(Closable):
         self._faults.append((fault, now - began, wall, begun.what, None))
         for after_s, act in begun.later:
             self._push(now + after_s, act)
+        self._standing += fault.kind in STANDS_STILL
         self._push(now + fault.lasts_s, lambda: self._end(place, begun))
 
     def _end(self, place: int, begun: BegunFault) -> None:
         more = begun.undo()
         fault, at_s, wall, what, why = self._faults[place]
         self._faults[place] = (fault, at_s, wall, what + more, why)
+        if fault.kind in STANDS_STILL:
+            self._standing -= 1
+            self._calm_since = self._clock.monotonic()
 
     def _decide(self) -> None:
-        """Decide about old doubts, as a person does while the pipeline runs."""
+        """Decide about doubts, as a person does while the pipeline runs, if every process that was
+        stopped has gone on long enough to do what it was about to do.
+        """
+        now = self._clock.monotonic()
+        if self._liar or self._standing or now < max(self._calm_since, self._decided) + CALM_S:
+            return
+        self._decided = now
         try:
-            self._resolved += self._witnesses.resolve_held(SAFE_AFTER_S)
+            self._resolved += self._witnesses.resolve_held(CALM_S)
         except (SemelError, OSError) as error:
             self._report(f"the ledger is away, so nothing was decided: {error}")
 
@@ -179,7 +189,7 @@ class ChaosRun(Closable):
             if not any(missing.values()) and not waits:
                 return passed
             if not self._liar:
-                self._resolved += self._witnesses.resolve_held(SAFE_AFTER_S)
+                self._resolved += self._witnesses.resolve_held(CALM_S)
             self._clock.sleep(1.0)
         self._generator.close()
         self._report(f"after {DRAIN_WITHIN_S:.0f} s events are missing: {missing}")

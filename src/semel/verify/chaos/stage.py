@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 TOPIC, COPIED = "payments", "copies"
 DISK_MB = 160
+FIRST_WITHIN_S = 40.0
 TABLE = (
     "create table copies (customer text, payment_id bigint, amount bigint, at double precision,"
     " arrived timestamptz default clock_timestamp(), number bigserial)"
@@ -68,6 +69,7 @@ class DriverProcess:
     number: int
     process: subprocess.Popen[bytes]
     log: Path
+    started_at: float
     read_bytes: int = 0
     lines: list[str] = field(default_factory=list)
     running: set[str] = field(default_factory=set)
@@ -127,11 +129,10 @@ class ChaosStage(Closable):
             report("starting PostgreSQL (twice), Redis, Kafka and the HTTP witness")
             self._start_servers(kafka_jars)
             report("starting a Spark master and two workers")
-            self.cluster = StandaloneCluster(workers=2, cores=2)
+            self.cluster = StandaloneCluster(workers=2, cores=2, memory="1g")
             self._stack.callback(self.cluster.close)
             self.settings = self._job_settings()
-            for _ in range(self.drivers_wanted):
-                self.start_driver()
+            self.look()
         except BaseException:
             self.close()
             raise
@@ -202,7 +203,8 @@ class ChaosStage(Closable):
         self.settings.write(file)
         command = [sys.executable, "-m", "semel.verify.chaos.job", str(file)]
         environment = {**spark_environment(self.folder), "SEMEL_LEDGER": ""}
-        driver = DriverProcess(number, self.group.start(command, environment, log), log)
+        process = self.group.start(command, environment, log)
+        driver = DriverProcess(number, process, log, self.clock.monotonic())
         self.drivers.append(driver)
         return driver
 
@@ -214,8 +216,20 @@ class ChaosStage(Closable):
                 self._forget(driver)
                 last = driver.lines[-1] if driver.lines else "it printed nothing"
                 self.ended.append(f"driver {driver.number}: {last}")
-        while len(self.drivers) < self.drivers_wanted:
+        while len(self.drivers) < self.drivers_wanted and not self._awaits_first():
             self.start_driver()
+
+    def _awaits_first(self) -> bool:
+        """Whether a driver has just been started and is to have every pipeline, so that the next
+        one is its standby.
+        """
+        has = {name for each in self.drivers for name in each.running}
+        if has >= set(self.settings.pipelines):
+            return False
+        now = self.clock.monotonic()
+        return any(
+            not each.stopped and now - each.started_at < FIRST_WITHIN_S for each in self.drivers
+        )
 
     def kill_driver(self, driver: DriverProcess) -> None:
         """Kill a driver; `look` starts another one."""
