@@ -20,14 +20,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, cast
 from urllib.parse import unquote
 
 from semel.events.encoding import ascii_json
 from semel.runtime import SystemClock
-
-if TYPE_CHECKING:
-    from types import TracebackType
+from semel.verify.process_group import Closable
 
 HOST = "127.0.0.1"
 
@@ -49,7 +47,7 @@ class HttpEffect:
         return json.loads(self.text)
 
 
-class HttpWitness:
+class HttpWitness(Closable):
     """A witness in a process of its own: `with HttpWitness() as witness: witness.url`."""
 
     def __init__(
@@ -92,15 +90,8 @@ class HttpWitness:
                 if pipe is not None:
                     pipe.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Kill its process, for good."""
         self.stop()
 
     def effects(self) -> list[HttpEffect]:
