@@ -77,6 +77,7 @@ class ChaosRun(Closable):
         self._order = count()
         self._resolved = 0
         self._standing = 0
+        self._busy: set[str] = set()
         self._calm_since = self._decided = self._clock.monotonic()
         self._generator: Generator | None = None
         self._stage = ChaosStage(report, liar=liar, kafka_jars=kafka_jars)
@@ -125,8 +126,10 @@ class ChaosRun(Closable):
         heapq.heappush(self._due, (at, next(self._order), act))
 
     def _begin(self, fault: ScheduledFault, began: float) -> None:
-        now = self._clock.monotonic()
-        wall = self._clock.wall()
+        now, wall = self._clock.monotonic(), self._clock.wall()
+        if fault.target in self._busy:  # an earlier fault of it began late
+            self._push(now + 1, lambda: self._begin(fault, began))
+            return
         try:
             begun = begin(self._stage, fault)
         except (NotPossible, LedgerError) as error:
@@ -138,12 +141,14 @@ class ChaosRun(Closable):
         self._faults.append((fault, now - began, wall, begun.what, None))
         for after_s, act in begun.later:
             self._push(now + after_s, act)
+        self._busy.add(fault.target)
         self._standing += fault.kind in STANDS_STILL
         self._push(now + fault.lasts_s, lambda: self._end(place, begun))
 
     def _end(self, place: int, begun: BegunFault) -> None:
         more = begun.undo()
         fault, at_s, wall, what, why = self._faults[place]
+        self._busy.discard(fault.target)
         self._faults[place] = (fault, at_s, wall, what + more, why)
         if fault.kind in STANDS_STILL:
             self._standing -= 1

@@ -24,8 +24,8 @@ from semel.verify.servers.ports import free_port
 
 _CLEAR = '"$1" -D "$2/data" -m immediate -w stop; rm -rf "$2"'
 _UNMOUNT = """
-for _ in $(seq 300); do [ -e "$1/data" ] || break; sleep 0.1; done
-umount "$1" && rmdir "$1"
+for _ in $(seq 300); do [ -e "$1/data/PG_VERSION" ] || break; sleep 0.1; done
+umount "$1/data" && rm -rf "$1"
 """
 
 _UNPRIVILEGED = 65_534  # the user without rights
@@ -62,12 +62,13 @@ class PostgresServer:
         self.port = free_port()
         self._home = Path(tempfile.mkdtemp(prefix="semel-postgres-"))
         if disk_mb:
-            _mount(self._home, disk_mb)
+            _mount(self._home / "data", disk_mb)
             self._unmount = CleanupAtExit(_UNMOUNT, str(self._home))
         if os.getuid() == 0:
             other = pwd.getpwuid(_UNPRIVILEGED)
             self._as = {"user": other.pw_uid, "group": other.pw_gid}
-            os.chown(self._home, other.pw_uid, other.pw_gid)
+            for each in (self._home, *self._home.glob("data")):
+                os.chown(each, other.pw_uid, other.pw_gid)
             if not _is_open_to_all(self._binaries):  # for example in the home of root
                 self._binaries = _copied(self._binaries, self._home / "install")
         self._cleanup = CleanupAtExit(
@@ -149,7 +150,7 @@ class PostgresServer:
 
     @property
     def _ballast(self) -> Path:
-        return self._home / "ballast"
+        return self._home / "data" / "ballast"
 
     def close(self) -> None:
         """Stop the server and wait until its directory is gone."""
@@ -181,6 +182,7 @@ def _binaries() -> Path:
 
 
 def _mount(folder: Path, disk_mb: int) -> None:
+    folder.mkdir()
     done = subprocess.run(  # noqa: S603 - our own words
         ["/bin/mount", "-t", "tmpfs", "-o", f"size={disk_mb}m,mode=700", "tmpfs", str(folder)],
         capture_output=True,
@@ -188,7 +190,7 @@ def _mount(folder: Path, disk_mb: int) -> None:
         check=False,
     )
     if done.returncode:
-        folder.rmdir()
+        shutil.rmtree(folder.parent)
         raise PermissionError(f"a disk of {disk_mb} MB was not mounted: {done.stderr.strip()}")
 
 
