@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from semel.verify.chaos.report import ChaosReport
 
-WIDTH, LEFT, ROW, CURVE = 1_000, 150, 18, 48
+WIDTH, LEFT, RIGHT, ROW, CURVE = 1_000, 150, 40, 18, 48
 
 STYLE = """
 :root{--ink:#1b1f24;--paper:#fff;--soft:#6a737d;--line:#d8dee4;--fault:#c2410c;--bad:#b91c1c;
@@ -22,7 +22,7 @@ max-width:1040px;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}
 table{border-collapse:collapse;width:100%}
 td,th{padding:.25rem .5rem;border-bottom:1px solid var(--line);text-align:right}
-td:first-child,th:first-child,td.text{text-align:left}
+.text{text-align:left}
 .valid{color:var(--good)}.invalid,.unknown{color:var(--bad)}
 .wide{overflow-x:auto}svg text{fill:var(--ink);font:11px system-ui,sans-serif}
 svg .soft{fill:var(--soft)}svg .fault{fill:var(--fault)}svg .flow{fill:var(--flow)}
@@ -67,7 +67,10 @@ def _summary(report: ChaosReport) -> str:
 
 
 def _table(headings: list[str], rows: list[list[object]], texts: tuple[int, ...] = (0,)) -> str:
-    head = "".join(f"<th>{escape(each)}</th>" for each in headings)
+    head = "".join(
+        f"<th{' class=text' * (at in texts)}>{escape(each)}</th>"
+        for at, each in enumerate(headings)
+    )
     body = "".join(
         f"<tr>{''.join(_cell(each, text=at in texts) for at, each in enumerate(row))}</tr>"
         for row in rows
@@ -126,7 +129,7 @@ def _timeline(report: ChaosReport) -> str:
         *(len(each.per_second) for each in report.sinks),
         *(each.at_s + each.lasted_s for each in report.faults),
     )
-    scale = (WIDTH - LEFT) / lasts_s
+    scale = (WIDTH - LEFT - RIGHT) / lasts_s
     kinds = sorted({each.kind for each in report.happened})
     parts: list[str] = []
     for row, kind in enumerate(kinds):
