@@ -16,7 +16,7 @@ from semel.errors import ConfigurationError, SemelError
 from semel.ledger import Ledger
 from semel.operate import rescale_pipeline, stop_run
 from semel.runtime import user_at_host
-from semel.verify.chaos.job import COPIES, PIPELINES
+from semel.verify.chaos.job import COPIES, PARTITIONS, PARTITIONS_MAX, PIPELINES
 from semel.verify.chaos.stage import SPECULATION, TOPIC, ChaosStage, DriverProcess
 from semel.verify.demo.standalone import python_workers
 from semel.verify.process_group import descendants
@@ -235,16 +235,24 @@ def _other_parallelism(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
 
 
 def _rescale(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
+    """Rescale a pipeline whose last minibatch is complete; the stop may have come in the middle."""
     stage.stop_drivers()
-    pipeline, partitions = _choose(PIPELINES, fault.luck), 2 + int(fault.luck * 100) % 2
+    first = _choose(PIPELINES, fault.luck)
+    refused = ""
     try:
-        with Ledger(stage.ledger.url()) as ledger:
-            rescale_pipeline(ledger, pipeline, partitions)
-    except ConfigurationError as error:
-        raise NotPossible(str(error)) from error
+        for pipeline in sorted(PIPELINES, key=lambda name: name != first):
+            count = PARTITIONS_MAX if stage.partitions[pipeline] == PARTITIONS else PARTITIONS
+            try:
+                with Ledger(stage.ledger.url()) as ledger:
+                    rescale_pipeline(ledger, pipeline, count)
+            except ConfigurationError as error:
+                refused = str(error)
+                continue
+            stage.partitions[pipeline] = count
+            return BegunFault(f"{pipeline} has {count} partitions")
     finally:
         stage.look()
-    return BegunFault(f"{pipeline} has {partitions} partitions")
+    raise NotPossible(refused)
 
 
 def _delete_checkpoint(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:

@@ -34,7 +34,8 @@ PIPELINES = (CHARGES, COPIES)
 EVENT = "customer string, payment_id bigint, amount bigint, at double"
 WINDOW = 4
 """How many calls of the OPAQUE sink are in flight in a partition."""
-PARTITIONS = 2
+PARTITIONS, PARTITIONS_MAX = 2, 3
+"""The number of partitions of a pipeline at its start, and after `rescale`."""
 RETRY = Retry(first_s=0.1, most_s=1.0, for_s=20.0)
 APPEND = (
     "redis.call('XADD', KEYS[1], '*', 'customer', ARGV[1], 'payment_id', ARGV[2], 'at', ARGV[3])"

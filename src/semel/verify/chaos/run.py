@@ -22,7 +22,7 @@ from semel.protocol import Capability
 from semel.runtime import SystemClock
 from semel.verify.chaos.actions import BegunFault, NotPossible, begin
 from semel.verify.chaos.checker import SinkEvidence, judge_sink, recovery_times
-from semel.verify.chaos.job import PARTITIONS, WINDOW
+from semel.verify.chaos.job import PARTITIONS_MAX, WINDOW
 from semel.verify.chaos.report import ChaosReport, SinkResult, TimedFault
 from semel.verify.chaos.schedule import KINDS, plan_faults
 from semel.verify.chaos.stage import ChaosStage
@@ -45,8 +45,6 @@ DRAIN_WITHIN_S = 300.0
 CALM_S = 20.0
 """More than `lease_s` and `deadline_s` of the sink that may leave doubts."""
 STANDS_STILL = {"speculation", *(kind for kind in KINDS if kind.endswith(".stop"))}
-PARTITIONS_MAX = PARTITIONS + 1
-"""`rescale` goes up to one more."""
 CAPABILITIES = {
     "http": Capability.OPAQUE,
     "postgres": Capability.TRANSACTIONAL,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from semel.runtime import SystemClock
-from semel.verify.chaos.job import PARTITIONS, JobSettings
+from semel.verify.chaos.job import PARTITIONS, PIPELINES, JobSettings
 from semel.verify.demo.standalone import (
     SMALL_CONF,
     SMALL_JVM,
@@ -121,6 +121,7 @@ class ChaosStage(Closable):
         self.drivers: list[DriverProcess] = []
         self.ended: list[str] = []
         self.topic_partitions = PARTITIONS
+        self.partitions = dict.fromkeys(PIPELINES, PARTITIONS)
         self._started = 0
         self._stack = ExitStack()
         try:
