@@ -42,6 +42,8 @@ SLOW_RATE = 5.0
 """While the rest is awaited."""
 UP_WITHIN_S = 240.0
 DRAIN_WITHIN_S = 300.0
+PATIENCE, AGAIN_S = 6, 4.0
+"""Drivers and executors of a busy machine take so long to come up."""
 CALM_S = 20.0
 """More than `lease_s` and `deadline_s` of the sink that may leave doubts."""
 STANDS_STILL = {"speculation", *(kind for kind in KINDS if kind.endswith(".stop"))}
@@ -123,14 +125,18 @@ class ChaosRun(Closable):
     def _push(self, at: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._due, (at, next(self._order), act))
 
-    def _begin(self, fault: ScheduledFault, began: float) -> None:
+    def _begin(self, fault: ScheduledFault, began: float, patience: int = PATIENCE) -> None:
+        """Let a fault happen; if there is nothing yet that it could happen to, try again soon."""
         now, wall = self._clock.monotonic(), self._clock.wall()
         if fault.target in self._busy:  # an earlier fault of it began late
-            self._push(now + 1, lambda: self._begin(fault, began))
+            self._push(now + 1, lambda: self._begin(fault, began, patience))
             return
         try:
             begun = begin(self._stage, fault)
         except (NotPossible, LedgerError) as error:
+            if patience and fault.kind not in {"rescale", *self._stage.absent}:
+                self._push(now + AGAIN_S, lambda: self._begin(fault, began, patience - 1))
+                return
             self._faults.append((fault, now - began, wall, "", str(error)))
             self._report(f"{now - began:4.0f} s  {fault.kind}: not possible: {error}")
             return
