@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from semel.verify.chaos.checker import WitnessedEffect
     from semel.verify.chaos.schedule import ScheduledFault
 
-RATE = 20.0
+RATE = 12.0
 """Events per second: two cores have Spark, four servers and two drivers to run beside."""
 SLOW_RATE = 5.0
 """While the rest is awaited."""
