@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 TOPIC, COPIED = "payments", "copies"
 DISK_MB = 160
 FIRST_WITHIN_S = 40.0
+SERVICE_S = 0.1
+"""A charge takes so long, and counts when it begins: faults hit calls in flight."""
 TABLE = (
     "create table copies (customer text, payment_id bigint, amount bigint, at double precision,"
     " arrived timestamptz default clock_timestamp(), number bigserial)"
@@ -150,7 +152,8 @@ class ChaosStage(Closable):
         self._stack.callback(self.redis.close)
         self.kafka = KafkaBroker(quick=True, restarts=True, jars=kafka_jars)
         self._stack.callback(self.kafka.close)
-        self.http = HttpWitness(absorbs=False, journal=self.folder / "charges.jsonl")
+        journal = self.folder / "charges.jsonl"
+        self.http = HttpWitness(absorbs=False, delay_s=SERVICE_S, journal=journal)
         self._stack.callback(self.http.stop)
         self.network = {
             "ledger": TcpProxy(self.ledger.port),
