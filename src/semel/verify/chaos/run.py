@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import platform
-from collections import Counter
+from collections import Counter, deque
 from importlib.metadata import version
 from itertools import count
 from typing import TYPE_CHECKING
@@ -44,6 +44,7 @@ UP_WITHIN_S = 240.0
 DRAIN_WITHIN_S = 300.0
 PATIENCE, AGAIN_S = 6, 4.0
 """Drivers and executors of a busy machine take so long to come up."""
+DEAD_S = 40.0
 CALM_S = 20.0
 """More than `lease_s` and `deadline_s` of the sink that may leave doubts."""
 STANDS_STILL = {"speculation", *(kind for kind in KINDS if kind.endswith(".stop"))}
@@ -110,16 +111,25 @@ class ChaosRun(Closable):
     # -- the schedule
 
     def _happen(self, began: float) -> None:
-        for fault in self._planned:
-            self._push(began + fault.at_s, lambda fault=fault: self._begin(fault, began))  # type: ignore[misc]
-        ends = began + self._minutes * 60
-        while self._due or self._clock.monotonic() < ends:
+        """Let every fault happen when it is due, and end.
+
+        The clock of the schedule stands still while no driver has a pipeline, for `DEAD_S` at most:
+        a fault that meets nothing shows nothing.
+        """
+        planned, live_s, dead_s, last = deque(self._planned), 0.0, 0.0, began
+        while planned or self._due or live_s < self._minutes * 60:
             now = self._clock.monotonic()
+            dead_s = 0.0 if self._stage.active() else dead_s + now - last
+            if dead_s == 0.0 or dead_s > DEAD_S:
+                live_s += now - last
+            last = now
+            while planned and planned[0].at_s <= live_s:
+                self._begin(planned.popleft(), began)
             while self._due and self._due[0][0] <= now:
                 heapq.heappop(self._due)[2]()
             self._stage.look()
             self._decide()
-            self._tell(now - began)
+            self._tell(live_s)
             self._clock.sleep(0.2)
 
     def _push(self, at: float, act: Callable[[], None]) -> None:
