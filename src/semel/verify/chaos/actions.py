@@ -34,6 +34,7 @@ SPECULATES_AFTER_S = 25.0
 STANDS_STILL_S = 8.0
 SLOW_S = 0.25
 STOP_WITHIN_S = 20.0
+COMPLETE_WITHIN_S = 15.0
 
 
 class NotPossible(SemelError):
@@ -235,7 +236,11 @@ def _other_parallelism(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
 
 
 def _rescale(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
-    """Rescale a pipeline whose last minibatch is complete; the stop may have come in the middle."""
+    """Let what has arrived be delivered, stop, and rescale a pipeline."""
+    stage.input_held.set()
+    until = stage.clock.monotonic() + COMPLETE_WITHIN_S
+    while stage.clock.monotonic() < until and not all(map(stage.is_complete, PIPELINES)):
+        stage.clock.sleep(0.5)
     stage.stop_drivers()
     first = _choose(PIPELINES, fault.luck)
     refused = ""
@@ -251,6 +256,7 @@ def _rescale(stage: ChaosStage, fault: ScheduledFault) -> BegunFault:
             stage.partitions[pipeline] = count
             return BegunFault(f"{pipeline} has {count} partitions")
     finally:
+        stage.input_held.clear()
         stage.look()
     raise NotPossible(refused)
 

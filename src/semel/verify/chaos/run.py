@@ -98,7 +98,8 @@ class ChaosRun(Closable):
         Raises `RuntimeError` if the pipelines do not start.
         """
         self._report("starting two drivers: two pipelines, and a standby of each")
-        self._generator = Generator(self._stage.kafka.servers, self._seed, RATE)
+        stage = self._stage
+        self._generator = Generator(stage.kafka.servers, self._seed, RATE, stage.input_held)
         self._stage.await_running(UP_WITHIN_S)
         self._report(f"{len(self._planned)} faults are planned with seed {self._seed}")
         began, wall = self._clock.monotonic(), self._clock.wall()

@@ -11,10 +11,13 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from semel.errors import ConfigurationError, LedgerError
+from semel.ledger import Ledger
 from semel.runtime import SystemClock
 from semel.verify.chaos.job import PARTITIONS, PIPELINES, JobSettings
 from semel.verify.demo.standalone import (
@@ -122,6 +125,7 @@ class ChaosStage(Closable):
         self.absent: dict[str, str] = {}
         self.drivers: list[DriverProcess] = []
         self.ended: list[str] = []
+        self.input_held = threading.Event()
         self.topic_partitions = PARTITIONS
         self.partitions = dict.fromkeys(PIPELINES, PARTITIONS)
         self._started = 0
@@ -286,6 +290,14 @@ class ChaosStage(Closable):
             self.clock.sleep(0.2)
         logs = [each.log.read_text(errors="replace")[-2_000:] for each in self.drivers]
         raise RuntimeError("the pipelines did not start\n" + "\n".join(logs))
+
+    def is_complete(self, name: str) -> bool:
+        """Whether the last minibatch of a pipeline is complete."""
+        try:
+            with Ledger(self.ledger.url()) as ledger:
+                return ledger.summary(name).complete is True
+        except (ConfigurationError, LedgerError):
+            return False
 
     def delete_checkpoint(self, name: str) -> None:
         """Delete the checkpoint of a pipeline."""

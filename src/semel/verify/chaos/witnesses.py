@@ -28,8 +28,9 @@ TICK_S = 0.2
 class Generator:
     """Produces events in a thread, in order for each entity, until it is closed."""
 
-    def __init__(self, servers: str, seed: int, rate: float) -> None:
-        self._servers, self.rate = servers, rate
+    def __init__(self, servers: str, seed: int, rate: float, held: threading.Event) -> None:
+        """While `held` is set nothing is produced."""
+        self._servers, self.rate, self._held = servers, rate, held
         self._luck = Random(f"semel chaos input {seed}")
         self._ended = threading.Event()
         self._abandoned = False
@@ -62,6 +63,9 @@ class Generator:
             }
         )
         while not self._ended.is_set():
+            if self._held.is_set():
+                self._ended.wait(TICK_S)
+                continue
             tick = self._tick()
             for each in tick:
                 body = {
