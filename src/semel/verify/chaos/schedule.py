@@ -17,7 +17,7 @@ FIRST_S = 5.0
 GAP_S = (3.0, 11.0)
 REST_S = 1.0
 """A target has this long without a fault of its own between two; drivers have to come up."""
-DRIVERS_REST_S = 15.0
+DRIVERS_REST_S = 25.0
 
 
 @dataclass(frozen=True, slots=True)
