@@ -41,7 +41,7 @@ RATE = 12.0
 SLOW_RATE = 5.0
 """While the rest is awaited."""
 UP_WITHIN_S = 240.0
-DRAIN_WITHIN_S = 300.0
+DRAIN_WITHIN_S = 480.0
 PATIENCE, AGAIN_S = 6, 4.0
 """Drivers and executors of a busy machine take so long to come up."""
 DEAD_S = 40.0
