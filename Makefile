@@ -18,7 +18,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install java maven promtool chromium go demo check docs reference test rows test-spark smoke-spark simulate model bench bench-engine format clean
+.PHONY: help install java maven promtool chromium go demo check docs reference test rows test-spark smoke-spark simulate model chaos bench bench-engine format clean
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -95,6 +95,13 @@ simulate: $(INSTALLED) ## the real protocol on a simulated store, sink and clock
 model: java maven go $(INSTALLED) ## check the model of the protocol, and the commits of the stores (some minutes); LARGE=1 for larger worlds
 	$(BIN)/python -m model.check $(if $(LARGE),--large)
 	SEMEL_HISTORIES=$(if $(LARGE),50,5) $(BIN)/python -m pytest -q -s -o faulthandler_timeout=0 tests/ledger/test_linearizable.py
+
+MINUTES ?= 15
+SEED ?= 1
+
+chaos: java maven $(INSTALLED) ## a Spark cluster and real servers under many faults: make chaos MINUTES=15 SEED=1
+	@mkdir -p build
+	$(BIN)/semel chaos --minutes $(MINUTES) --seed $(SEED) --html build/chaos-$(SEED).html
 
 BENCHES := postgres http redis kafka sources files
 

@@ -20,7 +20,7 @@ from semel.events import Attempt, Position
 from semel.ledger import Journal, LedgerClient, open_store
 from semel.runtime import Process
 from semel.sinks import Function
-from support.servers.postgres import PostgresServer
+from semel.verify.servers.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

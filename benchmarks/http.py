@@ -30,8 +30,8 @@ from semel.events import Attempt, Given, sort
 from semel.ledger import Journal, LedgerClient, open_store
 from semel.runtime import Process
 from semel.sinks import Http
-from support.servers.http_witness import HttpWitness
-from support.servers.postgres import PostgresServer
+from semel.verify.servers.http_witness import HttpWitness
+from semel.verify.servers.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from benchmarks.progress import BenchmarkProgress

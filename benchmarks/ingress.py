@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.ingress_load import KINDS
 from benchmarks.rounds import folder
+from semel.verify.servers.postgres import PostgresServer
 from support.ingress import Ingress, environment
-from support.servers.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,7 +20,7 @@ from benchmarks.rounds import folder, rounds, session
 from benchmarks.rows import Comparison, compared
 from semel.runtime import SystemClock
 from semel.sinks.kafka.records import STAMPS
-from support.servers.kafka import KafkaBroker, fetched
+from semel.verify.servers.kafka import KafkaBroker, fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -17,7 +17,7 @@ from benchmarks.environments import python_with
 from semel.runtime import SystemClock
 from semel.sinks import Kafka
 from semel.spark.deliver import deliver
-from support.servers.kafka import fetched
+from semel.verify.servers.kafka import fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable

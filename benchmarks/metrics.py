@@ -21,7 +21,7 @@ from semel.ledger import Journal, LedgerClient, open_store
 from semel.monitoring import Monitoring
 from semel.runtime import Process
 from semel.sinks import Function
-from support.servers.ports import free_port
+from semel.verify.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,7 @@ from semel.runtime import SystemClock
 from semel.sinks import sink
 from semel.spark.deliver import deliver
 from semel.spark.frames.repartition import arranged
-from support.servers.postgres import PostgresServer
+from semel.verify.servers.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -24,7 +24,7 @@ from benchmarks.rounds import folder, rounds, session
 from benchmarks.rows import Comparison, compared
 from semel.sinks import Postgres
 from semel.spark.deliver import deliver
-from support.servers.postgres import PostgresServer
+from semel.verify.servers.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -23,7 +23,7 @@ from semel.events import Attempt, Position
 from semel.ledger import Journal, LedgerClient, open_store
 from semel.runtime import Process
 from semel.sinks import Redis
-from support.servers.redis import RedisServer
+from semel.verify.servers.redis import RedisServer
 
 if TYPE_CHECKING:
     from pathlib import Path

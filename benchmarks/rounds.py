@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.spark.session import make_session
-from support.servers.cleanup import CleanupAtExit
+from semel.verify.servers.cleanup import CleanupAtExit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

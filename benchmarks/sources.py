@@ -16,7 +16,7 @@ from benchmarks.progress import Length
 from benchmarks.rounds import folder, rounds, session
 from benchmarks.rows import Comparison, compared
 from semel.streams import Inbox, NewEvent
-from support.servers.kafka import KafkaBroker, fetched
+from semel.verify.servers.kafka import KafkaBroker, fetched
 
 if TYPE_CHECKING:
     from pathlib import Path

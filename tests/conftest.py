@@ -1,6 +1,6 @@
 """Real servers for tests: one Kafka and one Redis a run, one PostgreSQL for each process of xdist.
 
-They stop with the run, also when it is killed (`support.servers.cleanup`).
+They stop with the run, also when it is killed (`semel.verify.servers.cleanup`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from semel.verify.servers.postgres import PostgresServer
 from support import rows_plugin
 from support.kafka_fixture import ONE_OF_A_RUN, kafka, kafka_to_restart
 from support.redis_fixture import cut, redis, redis_of_the_run
-from support.servers.postgres import PostgresServer
 from support.skips import pytest_make_collect_report, pytest_runtest_makereport
 
 __all__ = [

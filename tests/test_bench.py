@@ -23,7 +23,7 @@ from benchmarks.writes import counted_writes
 from semel.ledger.store.commit import Key, Put
 from semel.ledger.store.opening import open_store
 from semel.runtime import SystemClock
-from support.servers import kafka
+from semel.verify.servers import kafka
 
 CLOCK = SystemClock()
 PATIENCE_S = 20.0

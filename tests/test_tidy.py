@@ -37,6 +37,7 @@ DOORS = {
     "semel.ledger.store.sqlite",  # the contract suite's own ledger
     "semel.ledger.store.sqlite_file",  # whether a file is a ledger, without opening it
     "semel.spark.deliver",  # what `semel` offers: the door would import all of Spark's room
+    "semel.verify.chaos",
     "semel.verify.contract",
     "semel.verify.demo",
     "semel.verify.simulator",

@@ -22,8 +22,8 @@ from semel.operate.checks import (
     compare_clocks,
 )
 from semel.spark import session, versions
+from semel.verify.servers.postgres import PostgresServer
 from support.command_line import pipeline_at, read_json, refused, semel
-from support.servers.postgres import PostgresServer
 from support.servers.transaction_pool import Pool
 
 Out = pytest.CaptureFixture[str]

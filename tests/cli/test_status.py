@@ -34,6 +34,7 @@ from semel.ledger.verbs.pruning import REMEMBER_S, Pruning
 from semel.ledger.verbs.runs import Owners
 from semel.protocol import OnDoubt, ParkedState
 from semel.runtime import Process, SystemClock
+from semel.verify.servers.postgres import PostgresServer
 from support.command_line import beats, pipeline_at, read_json, refused, semel
 from support.destinations import Crash, Database, Destination, Post, crash, lost
 from support.pipeline import (
@@ -45,7 +46,6 @@ from support.pipeline import (
     World,
     events,
 )
-from support.servers.postgres import PostgresServer
 
 Out = pytest.CaptureFixture[str]
 

@@ -32,10 +32,10 @@ from semel.operate import (
     waits_for_a_person,
 )
 from semel.protocol import ParkedState
+from semel.verify.servers.postgres import PostgresServer
 from support.command_line import semel
 from support.console.generated_ledger import GeneratedPipeline
 from support.console.running_console import Console
-from support.servers.postgres import PostgresServer
 
 PARKED = 1_000_000 if os.environ.get("SEMEL_SOAK") == "1" else 12_000
 MINIBATCHES = 10_000

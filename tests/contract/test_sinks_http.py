@@ -10,7 +10,7 @@ import pytest
 from semel.sinks import Sink
 from semel.sinks.http import Http
 from semel.verify.contract.plugin import SinkContract
-from support.servers.http_witness import HttpWitness
+from semel.verify.servers.http_witness import HttpWitness
 
 pytestmark = pytest.mark.rows("N10")
 

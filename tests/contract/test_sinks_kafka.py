@@ -10,7 +10,7 @@ import pytest
 from semel.sinks import Sink
 from semel.sinks.kafka import Kafka
 from semel.verify.contract.plugin import SinkContract
-from support.servers.kafka import KafkaBroker
+from semel.verify.servers.kafka import KafkaBroker
 from support.sinks.kafka_pipeline import consumed
 
 pytestmark = pytest.mark.rows("N10")

@@ -10,7 +10,7 @@ import pytest
 from semel.sinks import Sink
 from semel.sinks.postgres import Postgres
 from semel.verify.contract.plugin import SinkContract
-from support.servers.postgres import PostgresServer
+from semel.verify.servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.rows("N10")
 

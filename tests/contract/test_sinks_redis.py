@@ -7,7 +7,7 @@ import pytest
 from semel.sinks import Sink
 from semel.sinks.redis import Redis
 from semel.verify.contract.plugin import SinkContract
-from support.servers.redis import RedisServer
+from semel.verify.servers.redis import RedisServer
 
 pytestmark = pytest.mark.rows("N10")
 

@@ -22,7 +22,7 @@ from semel.ledger.store.commit import Absent, Conflict, Equals, Put, Store, Swee
 from semel.ledger.store.opening import open_store
 
 if TYPE_CHECKING:
-    from support.servers.postgres import PostgresServer
+    from semel.verify.servers.postgres import PostgresServer
 
 A, B = make_key("t", "a"), make_key("t", "b")
 ONE, TWO = payloads.dump_payload({"n": 1}), payloads.dump_payload({"n": 2})

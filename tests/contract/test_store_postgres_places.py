@@ -23,7 +23,7 @@ from semel.ledger.store.postgres import PostgresStore
 from support.servers.transaction_pool import Pool
 
 if TYPE_CHECKING:
-    from support.servers.postgres import PostgresServer
+    from semel.verify.servers.postgres import PostgresServer
 
 A, B = make_key("t", "a"), make_key("t", "b")
 ONE, TWO = payloads.dump_payload({"n": 1}), payloads.dump_payload({"n": 2})

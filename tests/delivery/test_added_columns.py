@@ -13,6 +13,7 @@ from semel.events import Identity
 from semel.protocol import OnDoubt, OnReject
 from semel.sinks import Retry
 from semel.sinks.http import Http
+from semel.verify.servers.http_witness import HttpWitness
 from support.destinations import Post, lost
 from support.pipeline import (
     COUNTER,
@@ -26,7 +27,6 @@ from support.pipeline import (
     world_like,
     world_of,
 )
-from support.servers.http_witness import HttpWitness
 
 IDENTITIES = {
     "given": GIVEN,

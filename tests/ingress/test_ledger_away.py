@@ -11,8 +11,8 @@ import pytest
 from semel.errors import LedgerUnavailable
 from semel.ingress.app import problem_of
 from semel.runtime import SystemClock
+from semel.verify.servers.postgres import PostgresServer
 from support.ingress import CLOUD_EVENT, Ingress, IngressAnswer, cloud_event, rows_of
-from support.servers.postgres import PostgresServer
 
 CLOCK = SystemClock()
 EVENTS = 5

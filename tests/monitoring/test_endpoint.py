@@ -43,9 +43,9 @@ from semel.monitoring.exposition import parse_address
 from semel.protocol import ParkedState
 from semel.runtime import SystemClock
 from semel.streams import Choice
+from semel.verify.servers.ports import free_port
 from support.destinations import Post, lost
 from support.pipeline import World
-from support.servers.ports import free_port
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from support.servers.kafka import KafkaBroker
+from semel.verify.servers.kafka import KafkaBroker
 from support.sinks.kafka_pipeline import KafkaProxy, proxied
 
 

@@ -17,9 +17,9 @@ from semel.sinks.callables import Retry
 from semel.sinks.files import Files, committed
 from semel.sinks.files.manifests import Manifest
 from semel.sinks.postgres.manifest_loader import PostgresLoad, _Loading
+from semel.verify.servers.postgres import PostgresServer
 from support.destinations import Crash
 from support.pipeline import World
-from support.servers.postgres import PostgresServer
 
 INPUT = "a1 b2 c3 d4 e5"
 NAMES = INPUT.split()

@@ -17,8 +17,8 @@ from semel.sinks.callables import Retry
 from semel.sinks.files import Files, committed
 from semel.sinks.files.manifests import Manifest
 from semel.sinks.postgres.manifest_loader import PostgresLoad
+from semel.verify.servers.postgres import PostgresServer
 from support.pipeline import World
-from support.servers.postgres import PostgresServer
 
 
 def execute(url: str, statement: str) -> list[Any]:

@@ -34,7 +34,7 @@ from semel.runtime import SystemClock
 from semel.sinks import Retry
 from semel.sinks.http import Basic, Bearer, Certificate, Http
 from semel.sinks.http.templates import KEY_LENGTH_MAX, UrlTemplate, key_header, key_text
-from support.servers.http_witness import HttpWitness
+from semel.verify.servers.http_witness import HttpWitness
 from support.sinks.http_calls import TARGET, ScriptedServer, chunk_of, serve
 
 HASTY: dict[str, Any] = {"timeout_s": 1.0, "deadline_s": 3.0, "retry": Retry(0.01, 0.05, 0.3)}

@@ -25,8 +25,8 @@ from semel.protocol import ParkedState
 from semel.runtime import Process
 from semel.sinks import Retry
 from semel.sinks.http import Bearer, Certificate, Http
+from semel.verify.servers.http_witness import HttpWitness
 from support.pipeline import GIVEN, World, crash_everywhere
-from support.servers.http_witness import HttpWitness
 from support.sinks.http_calls import TARGET, ScriptedServer, chunk_of, serve
 
 INPUT = "a1 b2 a3 c4 b5 a6"

@@ -12,9 +12,9 @@ from semel.delivery.spec import PipelineSpec
 from semel.errors import OutcomeUnknown
 from semel.sinks import Retry
 from semel.sinks.http import Http
+from semel.verify.servers.http_witness import HttpWitness
 from support.destinations import Crash
 from support.pipeline import GIVEN, World
-from support.servers.http_witness import HttpWitness
 
 HASTY: dict[str, Any] = {"timeout_s": 1.0, "deadline_s": 2.0, "retry": Retry(0.01, 0.02, 0.1)}
 

@@ -21,7 +21,7 @@ from semel.sinks import Progress
 from semel.sinks.kafka import Kafka
 from semel.sinks.kafka import transactional_session as rows
 from semel.sinks.kafka.transactional_session import PART_BYTES_MAX, progress_partition
-from support.servers.kafka import KafkaBroker
+from semel.verify.servers.kafka import KafkaBroker
 from support.sinks.kafka_pipeline import (
     FIRST,
     PROGRESS,

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from semel.verify.servers import kafka
 from support.kafka_fixture import jars_or_skip
-from support.servers import kafka
 
 TESTS = Path(__file__).parents[1]
 STARTS = """
 import sys, time
-from support.servers.kafka import KafkaBroker
+from semel.verify.servers.kafka import KafkaBroker
 broker = KafkaBroker(quick=True)
 print(broker._process.pid, broker._home, flush=True)
 time.sleep(600)

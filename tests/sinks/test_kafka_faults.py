@@ -34,7 +34,7 @@ from semel.sinks.kafka.producer import (
     Writer,
 )
 from semel.sinks.kafka.transactional_session import ProgressSession
-from support.servers.kafka import KafkaBroker
+from semel.verify.servers.kafka import KafkaBroker
 from support.sinks.kafka_pipeline import (
     APIS,
     KafkaPipeline,

@@ -14,7 +14,7 @@ from semel.events import Attempt, IdSet
 from semel.ledger.verbs.parked import read_parked, resolve_parked
 from semel.protocol import Capability, OnReject, ParkedState
 from semel.sinks.kafka.sequenced_session import LogSession
-from support.servers.kafka import KafkaBroker
+from semel.verify.servers.kafka import KafkaBroker
 from support.sinks.kafka_pipeline import (
     FIRST,
     SECOND,

@@ -22,7 +22,7 @@ from semel.sinks.kafka import Kafka
 from semel.sinks.kafka.connection import place_of
 from semel.sinks.kafka.sequenced_session import TAIL, LogSession
 from semel.sinks.kafka.transactional_session import progress_partition
-from support.servers.kafka import KafkaBroker
+from semel.verify.servers.kafka import KafkaBroker
 from support.sinks.kafka_pipeline import (
     PROGRESS,
     KafkaPipeline,

@@ -16,7 +16,7 @@ from semel.errors import ConfigurationError, Rejected
 from semel.events import Position
 from semel.events.encoding import json_column
 from semel.sinks.kafka.records import RUN_ROWS, STAMPS, Shape, records_of
-from support.servers.kafka import KafkaBroker
+from semel.verify.servers.kafka import KafkaBroker
 from support.sinks.kafka_pipeline import PROGRESS, KafkaPipeline, chunk, consumed, ids_in, sink_to
 
 

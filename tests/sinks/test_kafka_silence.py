@@ -14,7 +14,7 @@ import pytest
 
 from semel.errors import NotDelivered, OutcomeUnknown, SemelError
 from semel.sinks.kafka import Kafka
-from support.servers.kafka import KafkaBroker
+from semel.verify.servers.kafka import KafkaBroker
 from support.sinks.kafka_pipeline import (
     KafkaProxy,
     chunk,

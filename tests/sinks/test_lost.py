@@ -17,8 +17,8 @@ import pytest
 from semel.errors import Diverged, SemelError
 from semel.sinks.kafka import connection, topics
 from semel.sinks.kafka import transactional_session as rows
-from support.servers.kafka import KafkaBroker
-from support.servers.postgres import PostgresServer
+from semel.verify.servers.kafka import KafkaBroker
+from semel.verify.servers.postgres import PostgresServer
 from support.sinks import kafka_pipeline
 from support.sinks.kafka_pipeline import KafkaPipeline, consumed, ids_in, sink_to
 from support.sinks.postgres_pipeline import PostgresDesk, batch, chunk_of, progress_of

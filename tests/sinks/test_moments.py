@@ -13,8 +13,8 @@ import pytest
 from semel.errors import Rejected
 from semel.events.encoding.python_values import arrow_value
 from semel.sinks.redis import Redis
+from semel.verify.servers.redis import RedisServer
 from sinks.test_files_reading import round_trip
-from support.servers.redis import RedisServer
 from support.sinks.postgres_pipeline import PostgresDesk, batch, chunk_of
 from support.sinks.redis_pipeline import chunk_of as redis_chunk
 from support.sinks.redis_pipeline import progress_of, session

@@ -13,8 +13,8 @@ import pytest
 from semel.protocol import OnReject
 from semel.sinks import Sink
 from semel.sinks.redis import Redis
+from semel.verify.servers.redis import RedisServer
 from support.pipeline import GIVEN, World, events
-from support.servers.redis import RedisServer
 from support.sinks.postgres_pipeline import PostgresDesk
 
 WHOLE = {"table": "payments"}

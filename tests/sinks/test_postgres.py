@@ -16,7 +16,7 @@ from semel.events import Attempt, EntityIds, Minibatch
 from semel.protocol import Capability, OnReject
 from semel.sinks import Progress, Target, TransactionalSession
 from semel.sinks.postgres import Postgres
-from support.servers.postgres import PostgresServer
+from semel.verify.servers.postgres import PostgresServer
 from support.sinks.postgres_pipeline import GIVEN, PostgresDesk, batch, chunk_of, progress_of
 
 NEXT = Minibatch(1, 1)

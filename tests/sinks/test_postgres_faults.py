@@ -24,10 +24,10 @@ from semel.errors import (
 from semel.events import Minibatch
 from semel.sinks import Retry
 from semel.sinks.postgres.errors import Phase, classify
-from support.servers.postgres import PostgresServer
+from semel.verify.servers.postgres import PostgresServer
+from semel.verify.servers.proxy import TcpProxy
 from support.sinks.postgres_pipeline import (
     PostgresDesk,
-    PostgresProxy,
     batch,
     chunk_of,
     once,
@@ -46,8 +46,8 @@ def desk(postgres_url: str, tmp_path: Path) -> Iterator[PostgresDesk]:
 
 
 @pytest.fixture
-def wire(postgres: PostgresServer) -> Iterator[PostgresProxy]:
-    made = PostgresProxy(postgres.port)
+def wire(postgres: PostgresServer) -> Iterator[TcpProxy]:
+    made = TcpProxy(postgres.port)
     yield made
     made.close()
 
@@ -56,7 +56,7 @@ def ids_in(desk: PostgresDesk) -> list[int]:
     return [each for (each,) in desk.execute("select id from payments order by ctid")]
 
 
-def through(desk: PostgresDesk, wire: PostgresProxy) -> str:
+def through(desk: PostgresDesk, wire: TcpProxy) -> str:
     """The same database, behind the wire."""
     head, _, tail = desk.url.rpartition("@")
     return f"{head}@127.0.0.1:{wire.port}/{tail.rpartition('/')[2]}"
@@ -67,7 +67,7 @@ def through(desk: PostgresDesk, wire: PostgresProxy) -> str:
 
 @pytest.mark.parametrize("word", [b"pg_try_advisory", b'into "public".semel', b"copy ", COMMIT])
 def test_a_connection_lost_before_commit_was_sent_is_not_delivered_and_the_session_goes_on(
-    desk: PostgresDesk, wire: PostgresProxy, word: bytes
+    desk: PostgresDesk, wire: TcpProxy, word: bytes
 ) -> None:
     session = desk.open(desk.sink(table="payments", url=through(desk, wire)))
     wire.rule = once(word, "cut")
@@ -81,7 +81,7 @@ def test_a_connection_lost_before_commit_was_sent_is_not_delivered_and_the_sessi
 
 
 def test_a_reply_to_commit_that_is_lost_is_unknown_and_the_row_tells(
-    desk: PostgresDesk, wire: PostgresProxy
+    desk: PostgresDesk, wire: TcpProxy
 ) -> None:
     sink = desk.sink(table="payments", url=through(desk, wire))
     session = desk.open(sink)
@@ -98,7 +98,7 @@ def test_a_reply_to_commit_that_is_lost_is_unknown_and_the_row_tells(
 @pytest.mark.parametrize("what", ["cut", "lose"])
 @pytest.mark.parametrize("word", [b"copy ", COMMIT])
 def test_the_engine_delivers_once_whatever_the_wire_does(
-    desk: PostgresDesk, wire: PostgresProxy, what: str, word: bytes
+    desk: PostgresDesk, wire: TcpProxy, what: str, word: bytes
 ) -> None:
     sink = desk.sink(table="payments", url=through(desk, wire), chunk_rows=4)
     first, third = once(word, what), once(word, what, number=3)
@@ -221,7 +221,7 @@ def test_a_lock_that_is_not_given_in_time_is_not_delivered(desk: PostgresDesk) -
 
 @pytest.mark.parametrize("word", [b"copy ", COMMIT])
 def test_a_frozen_zombie_cannot_hold_the_row(
-    desk: PostgresDesk, wire: PostgresProxy, word: bytes
+    desk: PostgresDesk, wire: TcpProxy, word: bytes
 ) -> None:
     """No timeout of PostgreSQL ends a COPY whose client says nothing more."""
     zombie = desk.open(desk.sink(table="payments", url=through(desk, wire), deadline_s=60))
@@ -292,7 +292,7 @@ def test_a_zombie_of_the_minibatch_before_ends_no_connection_of_a_later_attempt(
     "way", [{"table": "payments"}, {"each": "select 1"}, {"apply": "select 1"}]
 )
 def test_a_session_that_stands_idle_in_its_transaction_is_ended_by_the_server(
-    desk: PostgresDesk, wire: PostgresProxy, way: dict[str, str]
+    desk: PostgresDesk, wire: TcpProxy, way: dict[str, str]
 ) -> None:
     session = desk.open(desk.sink(**way, url=through(desk, wire), deadline_s=0.3))
     wire.rule = lambda said: "hold" if COMMIT in said else "pass"

@@ -17,7 +17,7 @@ import pytest
 
 from semel.errors import ConfigurationError, Rejected
 from semel.sinks.postgres.copy import PIECE, copy_text, type_of
-from support.servers.postgres import PostgresServer
+from semel.verify.servers.postgres import PostgresServer
 from support.sinks.postgres_pipeline import PostgresDesk, batch, chunk_of
 
 SLY = [

@@ -11,7 +11,7 @@ import pytest
 from semel.errors import ConfigurationError, DeliveryError, NotDelivered, Rejected
 from semel.sinks.redis import Redis
 from semel.sinks.redis.scripts import Script, applying
-from support.servers.redis import RedisServer
+from semel.verify.servers.redis import RedisServer
 from support.sinks.redis_pipeline import (
     ROW,
     chunk_of,

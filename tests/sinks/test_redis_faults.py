@@ -19,9 +19,9 @@ from semel.errors import (
 from semel.events import Identity
 from semel.sinks import Retry
 from semel.sinks.redis import Redis
+from semel.verify.servers.redis import RedisServer
 from support.pipeline import GIVEN, INCREASING, POSITION, events
 from support.redis_fixture import ConnectionCut
-from support.servers.redis import RedisServer
 from support.sinks.redis_pipeline import (
     ROW,
     chunk_of,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from semel.ledger.verbs.parked import read_parked
-from support.servers.redis import RedisServer
+from semel.verify.servers.redis import RedisServer
 from support.sinks.redis_pipeline import lists, world_with
 
 COUNT = 10_000

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from semel.errors import MissingExtra
-from support.servers.redis import RedisServer
+from semel.verify.servers.redis import RedisServer
 from support.sinks.redis_pipeline import lists, target
 
 TESTS = Path(__file__).parents[1]
 STARTS = """
 import os, signal
-from support.servers.redis import RedisServer
+from semel.verify.servers.redis import RedisServer
 server = RedisServer()
 print(server.port, server._home, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -8,7 +8,7 @@ import pytest
 
 from semel.errors import ConfigurationError, MissingExtra
 from semel.sinks.redis import Redis
-from support.servers.redis import RedisServer
+from semel.verify.servers.redis import RedisServer
 from support.sinks.redis_pipeline import listed, lists, target, world_with
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.servers.postgres import PostgresServer
+from semel.verify.servers.postgres import PostgresServer
 from support.spark.driver_scripts import Bed, assert_once
 
 TOLD = re.compile(

@@ -29,11 +29,11 @@ from semel.ledger.rows import PartitionRow, SpanRow
 from semel.ledger.store.opening import open_store
 from semel.protocol import PartitionState, SpanState
 from semel.sinks import Sink
+from semel.verify.servers.kafka import KafkaBroker
+from semel.verify.servers.ports import free_port
+from semel.verify.servers.redis import RedisServer
 from support.command_line import semel as command
 from support.docs_blocks import ON_SPARK, PageReader, blocks, forms, typed
-from support.servers.kafka import KafkaBroker
-from support.servers.ports import free_port
-from support.servers.redis import RedisServer
 from support.spark.driver_scripts import wait_for
 
 COLUMNS = "customer string, payment_id bigint, amount bigint, currency string"

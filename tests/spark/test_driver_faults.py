@@ -20,7 +20,7 @@ import pytest
 from semel import Ledger
 from semel.protocol import ParkedState
 from semel.verify.process_group import descendants, state_of
-from support.servers.postgres import PostgresServer
+from semel.verify.servers.postgres import PostgresServer
 from support.spark.driver_scripts import Bed, Name, Run, missing, repeated, wait_for
 from support.spark.faults import DRIVER_STEPS, LEDGER_STEPS
 from support.spark.reconcile import FIVE, Account, counted, judge_held, seed

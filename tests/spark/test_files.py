@@ -22,7 +22,7 @@ from semel.sinks.files import Files, committed, read
 from semel.spark.deliver import deliver, deliver_batch
 from semel.verify.demo.standalone import SMALL_JVM, StandaloneCluster, spark_environment
 from semel.verify.process_group import ProcessGroup
-from support.servers.postgres import PostgresServer
+from semel.verify.servers.postgres import PostgresServer
 from support.spark.clusters import LONG_S, SPECULATING, go_on
 from support.spark.driver_scripts import Bed, Run, wait_for
 from support.spark.files_job import DRIVER_STEPS, TABLE, TASK_STEPS

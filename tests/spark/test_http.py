@@ -19,7 +19,7 @@ from semel.ledger.rows import ParkedRow
 from semel.protocol import ParkedState
 from semel.verify.demo.standalone import SMALL_JVM, spark_environment
 from semel.verify.process_group import ProcessGroup
-from support.servers.http_witness import HttpWitness
+from semel.verify.servers.http_witness import HttpWitness
 from support.spark.driver_scripts import Bed, Name, Run, wait_for
 from support.spark.reconcile import seed
 from support.spark.settings import Settings

@@ -25,8 +25,8 @@ import pytest
 from semel.verify.demo.charge_server import ChargeServer
 from semel.verify.demo.standalone import SMALL_JVM, spark_environment
 from semel.verify.process_group import ProcessGroup
+from semel.verify.servers.kafka import KafkaBroker
 from support.kafka_fixture import jars_or_skip
-from support.servers.kafka import KafkaBroker
 from support.sinks.kafka_pipeline import Record, consumed
 from support.spark.driver_scripts import Bed, Run, wait_for
 from support.spark.reconcile import seed

@@ -21,9 +21,9 @@ from semel.monitoring import Alert
 from semel.spark import delivered_by
 from semel.verify.demo.standalone import ConnectServer
 from semel.verify.process_group import ProcessGroup
+from semel.verify.servers.ports import free_port
 from support.audit import audit_findings, audit_rows
 from support.docs_blocks import ON_SPARK, PageReader, blocks
-from support.servers.ports import free_port
 from support.spark import query_job
 from support.spark.driver_scripts import Bed, Run, assert_once, wait_for
 from support.spark.pipeline_place import TIMEOUT_S, PipelinePlace

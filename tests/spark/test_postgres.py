@@ -17,7 +17,7 @@ import pytest
 
 from semel.verify.demo.standalone import SMALL_JVM, spark_environment
 from semel.verify.process_group import ProcessGroup
-from support.servers.postgres import PostgresServer
+from semel.verify.servers.postgres import PostgresServer
 from support.spark.driver_scripts import Bed, Run, wait_for
 from support.spark.postgres_job import STEPS, TABLES, WAYS
 from support.spark.reconcile import seed

@@ -17,7 +17,7 @@ import pytest
 
 from semel.verify.demo.standalone import SMALL_JVM, spark_environment
 from semel.verify.process_group import ProcessGroup
-from support.servers.redis import RedisServer
+from semel.verify.servers.redis import RedisServer
 from support.spark.driver_scripts import Bed, Run, wait_for
 from support.spark.reconcile import seed
 from support.spark.redis_job import STEPS

@@ -16,7 +16,7 @@ from semel.operate import ResetPlan, open_ledger, reset_pipeline, status
 from semel.spark import checkpoints
 from semel.streams import Inbox, NewEvent
 from semel.verify.process_group import ProcessGroup
-from support.servers.kafka import KafkaBroker
+from semel.verify.servers.kafka import KafkaBroker
 from support.sinks.kafka_inputs import produce
 from support.spark.driver_scripts import names
 from support.spark.pipeline_place import PipelinePlace

@@ -18,6 +18,7 @@ from semel.spark.sources.marking import Marking, TriggerLimits
 from semel.spark.sources.options import INBOX, KAFKA, SourceOptions, read_options
 from semel.spark.sources.positions import Offset, Piece, clip, count, pieces
 from semel.streams import NewEvent
+from semel.verify.servers.kafka import KafkaBroker
 from support.marked_streams import (
     EARLIEST,
     Ticking,
@@ -28,7 +29,6 @@ from support.marked_streams import (
     stream,
     through_json,
 )
-from support.servers.kafka import KafkaBroker
 from support.sinks.kafka_inputs import add_partitions, produce
 
 CLOCK = SystemClock()

@@ -17,6 +17,7 @@ from semel.spark.sources.data_sources import InboxSource, Range, StreamReader
 from semel.spark.sources.kafka_stream import KafkaStream
 from semel.spark.sources.options import ReadingPlace as Start
 from semel.spark.sources.positions import Offset, pieces
+from semel.verify.servers.kafka import KafkaBroker
 from support.marked_streams import (
     EARLIEST,
     kafka_options,
@@ -26,7 +27,6 @@ from support.marked_streams import (
     stream,
     through_json,
 )
-from support.servers.kafka import KafkaBroker
 from support.sinks.kafka_inputs import add_partitions, produce
 from support.spark.driver_scripts import wait_for
 

@@ -17,7 +17,7 @@ from pyspark.sql.connect.plan import Range as Numbers
 
 from semel.sinks.kafka.topics import Topics
 from semel.spark.frames import kafka_topics, plan
-from support.servers.kafka import KafkaBroker
+from semel.verify.servers.kafka import KafkaBroker
 
 
 def through_connect(plan: LogicalPlan) -> Any:

@@ -24,7 +24,7 @@ from semel.spark.sources.positions import Offset
 from semel.streams import Inbox, NewEvent
 from semel.verify.demo.standalone import SMALL_JVM, ConnectServer, spark_environment
 from semel.verify.process_group import ProcessGroup
-from support.servers.kafka import KafkaBroker
+from semel.verify.servers.kafka import KafkaBroker
 from support.sinks.kafka_inputs import add_partitions, produce
 from support.spark.driver_scripts import Bed, assert_once, assert_ordered, repeated, wait_for
 from support.spark.settings import Settings

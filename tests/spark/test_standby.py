@@ -18,7 +18,7 @@ import pytest
 from semel.ledger import Ledger, LedgerClient, resolve_parked
 from semel.protocol import ParkedState
 from semel.verify.process_group import ProcessGroup, state_of
-from support.sinks.postgres_pipeline import PostgresProxy
+from semel.verify.servers.proxy import TcpProxy
 from support.spark.driver_scripts import Run, wait_for
 from support.spark.pipeline_place import SLOW_CHARGES, TIMEOUT_S, PipelinePlace
 from support.spark.reconcile import seed
@@ -200,7 +200,7 @@ def test_a_run_that_is_cut_off_the_ledger_is_replaced_and_delivers_nothing_more(
     file = place.write("charges.toml", IN_POSTGRES)
     port = urlsplit(postgres_url).port
     assert port is not None
-    proxy = PostgresProxy(port)
+    proxy = TcpProxy(port)
     try:
         through = postgres_url.replace(f":{port}/", f":{proxy.port}/")
         place.variables = {**place.variables, "LEDGER": through}

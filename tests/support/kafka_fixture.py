@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from semel.errors import ConfigurationError
-from support.servers.kafka import KafkaBroker, fetched
+from semel.verify.servers.kafka import KafkaBroker, fetched
 
 ONE_OF_A_RUN = ("kafka", "kafka_to_restart", "redis_of_the_run")
 """The fixtures of servers that one process of a run has, for all tests that use them."""

@@ -12,7 +12,7 @@ from semel.spark.sources.options import INBOX, KAFKA, SourceOptions, read_option
 from semel.spark.sources.options import ReadingPlace as Start
 from semel.spark.sources.positions import Offset
 from semel.streams import Inbox, MarkerClock, NewEvent
-from support.servers.kafka import KafkaBroker
+from semel.verify.servers.kafka import KafkaBroker
 
 EARLIEST = Start(word="earliest")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.servers.redis import RedisServer
+from semel.verify.servers.redis import RedisServer
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ import semel
 from semel import sinks
 from semel.cli.main import app
 from semel.pipeline import json_schema
+from semel.verify.chaos import KINDS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 PAGE = FOLDER / "pipeline-file.md"
@@ -366,9 +367,28 @@ def schema_file() -> str:
     return readable_json(json_schema()) + "\n"
 
 
+FAULTS_PAGE = FOLDER.parent / "verification.md"
+_FAULTS = re.compile(r"<!-- kinds of faults -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def written_faults(page: str) -> str:
+    """Write the table of the faults of `semel chaos` into its page."""
+    rows = [
+        "<!-- kinds of faults -->",
+        "| fault | what happens | to | seconds |",
+        "|---|---|---|---|",
+    ]
+    for name, each in KINDS.items():
+        least, most = each.lasts_s
+        lasts = f"{least:g}-{most:g}" if most else "at once"
+        rows.append(f"| `{name}` | {each.what} | {', '.join(each.targets)} | {lasts} |")
+    return _FAULTS.sub("\n".join([*rows, "<!-- end -->"]), page)
+
+
 PAGES: dict[Path, Callable[[str], str]] = {
     COMMANDS_PAGE: written_commands,
     PAGE: written,
+    FAULTS_PAGE: written_faults,
     API_PAGE: lambda _: api_page(),
     SCHEMA_FILE: lambda _: schema_file(),
 }

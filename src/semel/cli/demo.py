@@ -52,7 +52,7 @@ def demo(
     """
     from semel.verify.demo import Unfinished
 
-    _require_system()
+    require_system()
     clock = SystemClock()
     began = clock.monotonic()
     try:
@@ -71,7 +71,7 @@ def demo(
     _check(plain, semel)
 
 
-def _require_system() -> None:
+def require_system() -> None:
     """Refuse to start if Spark, Java or /proc is missing."""
     from semel.operate import Health, check_java
     from semel.verify.demo import spark_home

@@ -19,6 +19,7 @@ import typer
 
 from semel import __version__
 from semel.cli import (
+    chaos,
     console,
     demo,
     inbox,
@@ -69,6 +70,7 @@ HELP = {
     "explain": "The guarantee of a pipeline or a sink, in plain words.",
     "doctor": "Check this machine; what is missing, and what to install.",
     "simulate": "The real protocol in thousands of simulated worlds.",
+    "chaos": "A Spark cluster and real servers under many faults.",
     "verify-sink": "Crash a sink at every step to prove its capability.",
     "verify-store": "Check that a store does what every store must do.",
 }
@@ -98,15 +100,15 @@ def explain(
     """Print the guarantee of a pipeline file, a pipeline or a sink: which row of the promise table
     applies and why, what may be in doubt, what makes two events the same, and what is not promised.
     """
-    from semel.cli.import_object import call, find
+    from semel.cli.options import call_object, find_object
     from semel.guarantees import explain as explain_it
 
     if pipeline_file.is_file(subject):
         explained = explain_it(pipeline_file.specification_of(Path(subject)))
     else:
         with contextlib.redirect_stdout(sys.stderr):  # the module may print; the answer is ours
-            found = find(subject)
-            explained = call(subject, lambda: explain_it(found))
+            found = find_object(subject)
+            explained = call_object(subject, lambda: explain_it(found))
     if as_json:
         show_json(explained.to_json())
     else:
@@ -165,6 +167,7 @@ app.add_typer(inbox.app, name="inbox")
 app.command("explain", short_help=HELP["explain"], epilog=EXPLAIN_EPILOG)(explain)
 app.command("doctor", short_help=HELP["doctor"], epilog=DOCTOR_EPILOG)(doctor)
 app.command("simulate", short_help=HELP["simulate"], epilog=simulate.EPILOG)(simulate.simulate)
+app.command("chaos", short_help=HELP["chaos"], epilog=chaos.EPILOG)(chaos.chaos)
 app.command("verify-sink", short_help=HELP["verify-sink"], epilog=verify.SINK_EPILOG)(
     verify.verify_sink
 )

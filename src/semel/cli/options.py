@@ -1,4 +1,4 @@
-"""Options that several commands share: which ledger, and JSON or a table.
+"""Options and arguments that several commands share: a ledger, JSON or a table, `MODULE:OBJECT`.
 
 The modules of this room import the rooms below inside functions: `semel status` loads no more than
 it needs.
@@ -6,14 +6,16 @@ it needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semel.errors import ConfigurationError
+from semel.errors import ConfigurationError, SemelError
 
 if TYPE_CHECKING:
     from semel.ledger import Ledger
@@ -61,3 +63,50 @@ def require_url(url: str | None) -> str:
             "(sqlite:///charges.db, postgresql://user@host/database)"
         )
     return url
+
+
+def find_object(subject: str) -> Any:
+    """Import the module as `python -m` does, the current directory first, and return the object.
+    The module is not allowed to start a pipeline.
+
+    Raises `ConfigurationError` for every error of the module.
+    """
+    module, _, name = subject.partition(":")
+    if not module or not name:
+        raise ConfigurationError(
+            f"{subject!r} is not MODULE:OBJECT; write it as in payments:charge"
+        )
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    from semel.delivery import only_look
+
+    only_look(f"`semel` imports {module!r}")
+    try:
+        found: Any = importlib.import_module(module)
+    except (SemelError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise ConfigurationError(f"cannot import {module!r}: {_text_of(error)}") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ConfigurationError(f"{module!r} has no {name!r}")
+        found = getattr(found, part)
+    return found
+
+
+def call_object(subject: str, function: Callable[[], Any]) -> Any:
+    """Call a function of the module. Raises `ConfigurationError` for every error of it."""
+    from semel.delivery import only_look
+
+    only_look(f"`semel` inspects {subject!r}")
+    try:
+        return function()
+    except SemelError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(f"{subject} failed: {_text_of(error)}") from error
+
+
+def _text_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -80,7 +80,7 @@ def verify_sink(
     next process replays the same minibatch to its end, and the effects are compared with the
     promise: nothing lost, nothing twice, nothing out of order. Unknown is not earned.
     """
-    from semel.cli.import_object import call, find
+    from semel.cli.options import call_object, find_object
     from semel.verify.contract import SEED, Maker, earned
 
     seed = SEED if seed is None else seed
@@ -88,7 +88,7 @@ def verify_sink(
     with contextlib.redirect_stdout(sys.stderr):  # the module may print; the answer is ours alone
         tested = _subject(subject, arrived, rows, Maker(entity, event), settle)
         if reset is not None:
-            call(reset, find(reset))
+            call_object(reset, find_object(reset))
         results = _run(tested, wanted, seed)
     command = ["semel", "verify-sink", subject, "--arrived", arrived]
     command += _options({"--rows": rows, "--reset": reset})
@@ -120,15 +120,15 @@ def _choose_cases(names: Sequence[str] | None) -> list[ContractCase]:
 def _subject(
     name: str, arrived: str, rows: str | None, maker: Maker, settle: float | None
 ) -> Subject:
-    from semel.cli.import_object import call, find
+    from semel.cli.options import call_object, find_object
     from semel.sinks import Sink
     from semel.verify.contract import SETTLES_S, Maker, Subject
 
     settles_s = SETTLES_S if settle is None else settle
 
-    found, verb = find(name), "is"
+    found, verb = find_object(name), "is"
     if not isinstance(found, Sink) and callable(found):
-        found, verb = call(name, found), "returns"
+        found, verb = call_object(name, found), "returns"
     if not isinstance(found, Sink):
         raise ConfigurationError(
             f"{name} {verb} {_kind(found)}, not a sink: decorate a function with @semel.sink, or "
@@ -141,9 +141,9 @@ def _subject(
 
 
 def _callable(name: str) -> Callable[..., Any]:
-    from semel.cli.import_object import find
+    from semel.cli.options import find_object
 
-    found: Callable[..., Any] = find(name)
+    found: Callable[..., Any] = find_object(name)
     if not callable(found):
         raise ConfigurationError(f"{name} is {_kind(found)}, not a function")
     return found

@@ -30,6 +30,7 @@ from semel.ledger.verbs.divergence import judge_minibatch
 from semel.ledger.verbs.open import OpenMinibatch
 from semel.ledger.verbs.parked import resolve_parked
 from semel.protocol import Judgement, OnReject, ParkedState
+from semel.verify.servers.postgres import PostgresServer
 from support.destinations import (
     Absorber,
     Crash,
@@ -45,7 +46,6 @@ from support.destinations import (
 )
 from support.ledger.crashed_pipelines import MANY, PEOPLE, load, read, restored, written
 from support.pipeline import COUNTER, GIVEN, INCREASING, ORDERED_POSITION, POSITION, World
-from support.servers.postgres import PostgresServer
 
 FOLDER = Path(__file__).parents[2] / "ledger" / "fixtures"
 VERSION = "6193669"

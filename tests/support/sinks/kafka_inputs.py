@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from support.servers.kafka import KafkaBroker
+from semel.verify.servers.kafka import KafkaBroker
 
 
 def produce(kafka: KafkaBroker, topic: str, values: Sequence[str], partition: int = -1) -> None:

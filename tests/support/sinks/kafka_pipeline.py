@@ -30,7 +30,7 @@ from semel.ledger.verbs.parked import read_parked
 from semel.runtime import Process
 from semel.sinks import Progress, Retry, Sink, Target
 from semel.sinks.kafka import Kafka
-from support.servers.kafka import KafkaBroker
+from semel.verify.servers.kafka import KafkaBroker
 
 FAST = Retry(first_s=0.05, most_s=0.2, for_s=10.0)
 GIVEN = Given(entity="c", event=("id",))

@@ -4,10 +4,7 @@ can be cut or frozen.
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +23,7 @@ from semel.runtime import Process
 from semel.sinks import Progress, Retry, Target
 from semel.sinks.postgres import Postgres
 from semel.sinks.postgres.session import PostgresSession
+from semel.verify.servers.proxy import Rule
 
 GIVEN = Given(entity="customer", event=("id",))
 FIRST = Minibatch(1, 0)
@@ -137,75 +135,6 @@ def progress_of(chunk: Chunk, task: int = 1, minibatch: Minibatch = FIRST) -> Pr
         sort_key=chunk.rows.sort_key(len(chunk) - 1),
         ids=chunk.rows.id_sets(),
     )
-
-
-Rule = Callable[[bytes], str]
-"""What happens to bytes on their way to the server: pass, cut, lose (the reply to them) or hold."""
-
-
-class PostgresProxy:
-    """Stands between a client and the server; a rule says what becomes of what the client sends."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self.rule: Rule = lambda _: "pass"
-        self.released = threading.Event()
-        self.held = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listener.getsockname()[1])
-        self._sockets: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self.released.set()
-        for each in (self._listener, *self._sockets):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._port))
-                self._sockets += [client, server]
-                lost = threading.Event()
-                for target in (self._up, self._down):
-                    threading.Thread(
-                        target=target, args=(client, server, lost), daemon=True
-                    ).start()
-
-    def _up(self, client: socket.socket, server: socket.socket, lost: threading.Event) -> None:
-        with _both(client, server):
-            while said := client.recv(65_536):
-                match self.rule(said):
-                    case "cut":
-                        return
-                    case "lose":
-                        lost.set()
-                    case "hold":
-                        self.held.set()
-                        self.released.wait()
-                server.sendall(said)
-
-    def _down(self, client: socket.socket, server: socket.socket, lost: threading.Event) -> None:
-        with _both(client, server):
-            while said := server.recv(65_536):
-                if lost.is_set():
-                    return
-                client.sendall(said)
-
-
-@contextmanager
-def _both(client: socket.socket, server: socket.socket) -> Iterator[None]:
-    """Ends both sides when one ends."""
-    try:
-        with suppress(OSError):
-            yield
-    finally:
-        for each in (client, server):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
 
 
 def once(word: bytes, what: str, number: int = 1) -> Rule:

@@ -11,8 +11,8 @@ from semel.events.ids.id_columns import Labels
 from semel.sinks import Progress, Target
 from semel.sinks.redis import Redis
 from semel.sinks.redis.session import RedisSession
+from semel.verify.servers.redis import RedisServer
 from support.pipeline import GIVEN, World, events
-from support.servers.redis import RedisServer
 
 ROW = "semel:pay/out/0"
 

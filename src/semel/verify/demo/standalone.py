@@ -48,6 +48,7 @@ SMALL_CONF = {
 _SRC = Path(__file__).parents[3]
 _DAEMON = re.compile(r"-m pyspark\.daemon( pyspark\.worker)?$")
 """PySpark 3.5 does not name the module of task workers; other workers are named."""
+_REGISTERED = r"(Successfully registered with master)"
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
@@ -91,10 +92,10 @@ def spark_home() -> Path:
 
 
 class StandaloneCluster(Closable):
-    """A master and its workers, each a JVM; every application gets one executor on each worker.
+    """A master and its workers, each a JVM; every application gets its executors from them.
 
     Workers have different hosts (127.0.0.1, 127.0.0.2, ...): Spark never speculates on the host
-    where the first copy runs.
+    where the first copy runs. What the master knows outlives its process.
     """
 
     def __init__(
@@ -107,19 +108,27 @@ class StandaloneCluster(Closable):
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
+        self._cores, self._memory = cores, memory
         self._group = ProcessGroup("cluster")
         self._environment = spark_environment(self._group.folder, python_path)
         try:
-            master = self._java("master", HOST, "master.Master", "--port", "0", "--webui-port", "0")
-            self.url = self._await(master, "master", r"Starting Spark master at (spark://\S+)")
-            self._workers = [
-                self._worker(number, cores=cores, memory=memory) for number in range(workers)
-            ]
+            self._master, self.url = self._start_master(port=0)
+            self._workers = [self._start_worker(number) for number in range(workers)]
             for number, worker in enumerate(self._workers):
-                self._await(worker, f"worker-{number}", r"(Successfully registered with master)")
+                self._await(worker, f"worker-{number}", _REGISTERED)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def master(self) -> int:
+        """The master's JVM."""
+        return self._master.pid
+
+    @property
+    def workers(self) -> list[int]:
+        """The JVMs of the workers."""
+        return [worker.pid for worker in self._workers]
 
     def executors(self) -> list[int]:
         """Return the JVMs of the living executors, in the order of their workers."""
@@ -130,28 +139,53 @@ class StandaloneCluster(Closable):
             if _EXECUTOR in command_of(pid)
         ]
 
+    def restart_master(self) -> None:
+        """Start a master that was killed, at the address that it had."""
+        self._master.wait()
+        self._master, _ = self._start_master(port=int(self.url.rpartition(":")[2]))
+
+    def restart_worker(self, number: int) -> None:
+        """Start a worker that was killed; it registers as soon as the master answers."""
+        self._workers[number].wait()
+        self._workers[number] = self._start_worker(number)
+
     def close(self) -> None:
         """End every process of the cluster, including stopped ones."""
         self._group.close()
 
-    def _worker(self, number: int, *, cores: int, memory: str) -> subprocess.Popen[bytes]:
-        work = self._group.folder / f"work-{number}"
-        return self._java(
-            f"worker-{number}",
-            f"127.0.0.{number + 1}",
-            "worker.Worker",
-            *("--port", "0", "--webui-port", "0", "--work-dir", str(work)),
-            *("--cores", str(cores), "--memory", memory, self.url),
+    def _start_master(self, *, port: int) -> tuple[subprocess.Popen[bytes], str]:
+        recovery = self._group.folder / "recovery"
+        recovery.mkdir(exist_ok=True)
+        settings = {"recoveryMode": "FILESYSTEM", "recoveryDirectory": recovery}
+        master = self._java(
+            ("master", HOST, "master.Master"),
+            ("--port", str(port), "--webui-port", "0"),
+            [f"-Dspark.deploy.{name}={value}" for name, value in settings.items()],
         )
+        return master, self._await(master, "master", r"Starting Spark master at (spark://\S+)")
 
-    def _java(self, name: str, host: str, role: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start_worker(self, number: int) -> subprocess.Popen[bytes]:
+        work = self._group.folder / f"work-{number}"
+        places = ("--port", "0", "--webui-port", "0", "--work-dir", str(work))
+        size = ("--cores", str(self._cores), "--memory", self._memory)
+        name = (f"worker-{number}", f"127.0.0.{number + 1}", "worker.Worker")
+        return self._java(name, (*places, *size, self.url))
+
+    def _java(
+        self,
+        named: tuple[str, str, str],
+        arguments: Sequence[str],
+        properties: Sequence[str] = (),
+    ) -> subprocess.Popen[bytes]:
+        name, host, role = named
         command = [
             _java(),
-            *("-Xmx256m", *SMALL_JVM.split(), "-Dspark.master.rest.enabled=false"),
+            *("-Xmx256m", *SMALL_JVM.split(), "-Dspark.master.rest.enabled=false", *properties),
             *("-cp", f"{spark_home()}/jars/*", f"org.apache.spark.deploy.{role}", "--host", host),
             *arguments,
         ]
         log = self._group.folder / f"{name}.log"
+        log.unlink(missing_ok=True)  # what an earlier process wrote is not about this one
         return self._group.start(command, {**self._environment, "SPARK_LOCAL_IP": host}, log)
 
     def _await(self, started: subprocess.Popen[bytes], name: str, pattern: str) -> str:

@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 from semel.errors import MissingExtra
 from semel.runtime import SystemClock
-from support.servers.cleanup import CleanupAtExit
-from support.servers.ports import free_port
+from semel.verify.servers.cleanup import CleanupAtExit
+from semel.verify.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +91,7 @@ class RedisServer:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
-        self._server = subprocess.Popen(
+        self._server = subprocess.Popen(  # noqa: S603 - our own words
             [str(self._binary), str(self._home / "redis.conf")],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

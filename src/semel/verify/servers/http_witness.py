@@ -20,24 +20,26 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, cast
 from urllib.parse import unquote
 
-if TYPE_CHECKING:
-    from types import TracebackType
+from semel.events.encoding import ascii_json
+from semel.runtime import SystemClock
+from semel.verify.process_group import Closable
 
 HOST = "127.0.0.1"
 
-_TESTS = Path(__file__).parents[2]
+_SRC = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True, slots=True)
 class HttpEffect:
-    """One effect: the path it was asked at, its key, and the body as text."""
+    """One effect: the path it was asked at, its key, the body as text, and when it arrived."""
 
     path: str
     key: str | None
     text: str
+    at: float
 
     @property
     def body(self) -> Any:
@@ -45,27 +47,27 @@ class HttpEffect:
         return json.loads(self.text)
 
 
-class HttpWitness:
+class HttpWitness(Closable):
     """A witness in a process of its own: `with HttpWitness() as witness: witness.url`."""
 
     def __init__(
         self, *, absorbs: bool = True, delay_s: float = 0.0, journal: Path | None = None
     ) -> None:
-        self._told: dict[str, Any] = {"absorbs": absorbs, "delay_s": delay_s, "port": 0}
-        self._told["journal"] = None if journal is None else str(journal)
+        self._settings: dict[str, Any] = {"absorbs": absorbs, "delay_s": delay_s, "port": 0}
+        self._settings["journal"] = None if journal is None else str(journal)
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
     @property
     def url(self) -> str:
         """Where it listens, now and after a restart."""
-        return f"http://{HOST}:{self._told['port']}"
+        return f"http://{HOST}:{self._settings['port']}"
 
     def start(self) -> None:
         """Start its process, on the port that it had."""
-        paths = [str(_TESTS), os.environ.get("PYTHONPATH", "")]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "support.servers.http_witness", json.dumps(self._told)],
+        paths = [str(_SRC), os.environ.get("PYTHONPATH", "")]
+        self._process = subprocess.Popen(  # noqa: S603 - our own words
+            [sys.executable, "-m", "semel.verify.servers.http_witness", ascii_json(self._settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for us
@@ -76,7 +78,7 @@ class HttpWitness:
         if not port:
             self.stop()
             raise RuntimeError("the witness did not start")
-        self._told["port"] = int(port)
+        self._settings["port"] = int(port)
 
     def stop(self) -> None:
         """Kill its process; connections break wherever they are."""
@@ -88,15 +90,8 @@ class HttpWitness:
                 if pipe is not None:
                     pipe.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Kill its process, for good."""
         self.stop()
 
     def effects(self) -> list[HttpEffect]:
@@ -122,9 +117,9 @@ class HttpWitness:
         self._ask("/~forget")
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        connection = HTTPConnection(HOST, self._told["port"], timeout=30)
+        connection = HTTPConnection(HOST, self._settings["port"], timeout=30)
         try:
-            connection.request("POST", path, json.dumps(body or {}))
+            connection.request("POST", path, ascii_json(body or {}))
             return json.loads(connection.getresponse().read())
         finally:
             connection.close()
@@ -140,7 +135,7 @@ class Books:
     absorbs: bool
     delay_s: float
     journal: int | None
-    effects: list[tuple[str, str | None, str]] = field(default_factory=list)
+    effects: list[tuple[str, str | None, str, float]] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
     paths: set[str] = field(default_factory=set)
     faults: deque[dict[str, Any]] = field(default_factory=deque)
@@ -153,20 +148,20 @@ class Books:
     def load(self, lines: list[str]) -> None:
         """Read a journal back."""
         for line in lines:
-            path, key, text = json.loads(line)
-            self._keep(path, key, text)
+            self._keep(*json.loads(line))
 
     def effect(self, path: str, key: str | None, text: str) -> None:
         """Let it happen, unless its key is known and repeats are absorbed."""
         if self.absorbs and key is not None and key in self.keys:
             self.figures["repeats"] += 1
             return
-        self._keep(path, key, text)
+        at = SystemClock.wall()
+        self._keep(path, key, text, at)
         if self.journal is not None:
-            os.write(self.journal, (json.dumps([path, key, text]) + "\n").encode())
+            os.write(self.journal, (ascii_json([path, key, text, at]) + "\n").encode())
 
-    def _keep(self, path: str, key: str | None, text: str) -> None:
-        self.effects.append((path, key, text))
+    def _keep(self, path: str, key: str | None, text: str, at: float) -> None:
+        self.effects.append((path, key, text, at))
         self.paths.add(path)
         if key is not None:
             self.keys.add(key)
@@ -227,7 +222,7 @@ class _Door(asyncio.Protocol):
             del self._buffer[:stop]
             method, path, _ = head.split(" ", 2)
             if path.startswith("/~"):
-                self._reply(200, json.dumps(self._books.own(path, text)))
+                self._reply(200, ascii_json(self._books.own(path, text)))
             elif method == "GET":
                 self._get(path, head)
             else:
@@ -235,8 +230,8 @@ class _Door(asyncio.Protocol):
 
     def _get(self, path: str, head: str) -> None:
         fault = self._books.fault(head, "")
-        told = 200 if self._books.arrived(path) else 404
-        self._reply(told if fault is None else fault["status"], "{}")
+        status = 200 if self._books.arrived(path) else 404
+        self._reply(status if fault is None else fault["status"], "{}")
 
     def _serve(self, path: str, head: str, text: str) -> None:
         books = self._books
@@ -271,7 +266,7 @@ class _Door(asyncio.Protocol):
     def _reply(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
         more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         body = b"" if status == 204 else text.encode()
-        head = f"HTTP/1.1 {status} Told\r\n{more}Content-Length: {len(body)}\r\n\r\n"
+        head = f"HTTP/1.1 {status} Answered\r\n{more}Content-Length: {len(body)}\r\n\r\n"
         if not self._transport.is_closing():
             self._transport.write(head.encode() + body)
 
@@ -296,12 +291,12 @@ def _entity(text: str) -> str | None:
     return None
 
 
-async def _serve_until_left(told: dict[str, Any]) -> None:
+async def _serve_until_left(settings: dict[str, Any]) -> None:
     """Answer requests until the pipe to our parent closes."""
     loop = asyncio.get_running_loop()
     left = asyncio.Event()
-    journal = None if told["journal"] is None else Path(told["journal"])
-    books = Books(told["absorbs"], told["delay_s"], None)
+    journal = None if settings["journal"] is None else Path(settings["journal"])
+    books = Books(settings["absorbs"], settings["delay_s"], None)
     if journal is not None:
         books.journal = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         books.load(journal.read_text().splitlines())
@@ -311,7 +306,7 @@ async def _serve_until_left(told: dict[str, Any]) -> None:
             left.set()
 
     loop.add_reader(0, listen)
-    listening = socket.create_server((HOST, told["port"]), backlog=4_096)
+    listening = socket.create_server((HOST, settings["port"]), backlog=4_096)
     server = await loop.create_server(lambda: _Door(books, loop.call_later), sock=listening)
     sys.stdout.write(f"{listening.getsockname()[1]}\n")
     sys.stdout.flush()

