@@ -101,7 +101,7 @@ def test_postgres_refuses_older_events_alone_if_it_needs_the_column(
     assert world.parked() == ["a1 rejected", "a3 waiting"]
     [(_, row), _] = world.parked_rows()
     assert "tip" in row.why
-    world.resolve("a1", "discard")
+    world.resolve("a1", "discarded")
     with_tip(world, 3, "c7")
     assert "a3 rejected" in world.parked(), "its turn came, and it is refused alone too"
     assert paid(desk)[-1] == (7, 7)
