@@ -60,6 +60,24 @@ def test_what_was_delivered_is_found_now_and_many_minibatches_later(
     assert where(world, "a", 99) == "not seen"
 
 
+@pytest.mark.parametrize("kind", ["transactional", "sequenced"])
+def test_no_attempt_is_named_for_what_one_before_it_may_have_delivered(kind: str) -> None:
+    world = world_like(kind, GIVEN)
+    opening = world.open(0)
+    world.out.plan(crash_after)
+    with pytest.raises(Crash):
+        world.task(opening, "a1 b2 c3 d4 e5 f6")
+    world.driver.end(opening, world.task(opening, "a1 b2 c3 d4 e5 f6"))
+    [trace] = Ledger(world.store).find("pay", "a", 1)
+    assert (trace.state, trace.attempt, trace.at) == ("delivered", None, None)
+    assert trace.why is not None
+    assert "completed its partition, which it took over" in trace.why
+    world.minibatch(1, "a7")
+    [trace] = Ledger(world.store).find("pay", "a", 7)
+    assert (trace.state, trace.why) == ("delivered", None)
+    assert trace.attempt is not None
+
+
 @pytest.mark.rows("N11")
 @pytest.mark.parametrize("identity", IDENTITIES)
 def test_an_event_in_doubt_its_followers_and_what_became_of_them_are_found(identity: str) -> None:

@@ -58,7 +58,7 @@ format = "json"
 # idempotency = true                    # if the service absorbs a repeat by its Idempotency-Key
 
 # [spark]
-# master = "local[4]"
+# master = "local[4,4]"
 # settings = {{ "spark.sql.shuffle.partitions" = 8 }}
 """
 

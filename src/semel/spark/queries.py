@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+_CALLED = "An error occurred while calling"
 _HEADLINE_MAX = 600
 
 
@@ -35,7 +36,10 @@ def headline(error: BaseException) -> str:
     found = last_sentence(text)
     if found is None:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        found = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        if len(lines) > 1 and lines[0].startswith(_CALLED):
+            found = lines[1].removeprefix(": ")  # the first line names py4j's call and no cause
+        else:
+            found = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return found[:_HEADLINE_MAX]
 
 

@@ -224,15 +224,17 @@ def _in_recent(client: LedgerClient, sink: str, entity: str, event: EventID) -> 
     if found is None:
         return None
     row = found.row
-    return Trace(
-        sink,
-        "delivered" if found.certain else "handled",
-        found.minibatch,
-        str(row.attempt),
-        (row.osn + 1, row.osn + (row.count or 0)),
-        row.at,
-        None if found.certain else f"its id is in the range of partition {row.partition}",
-    )
+    osn = (row.osn + 1, row.osn + (row.count or 0))
+    if not found.certain:
+        why = f"its id is in the range of partition {row.partition}"
+        return Trace(sink, "handled", found.minibatch, str(row.attempt), osn, row.at, why)
+    if row.taken:
+        why = (
+            f"attempt {row.attempt} completed its partition, which it took over: that attempt or "
+            "one before it delivered the event"
+        )
+        return Trace(sink, "delivered", found.minibatch, None, osn, None, why)
+    return Trace(sink, "delivered", found.minibatch, str(row.attempt), osn, row.at)
 
 
 def _in_spans(client: LedgerClient, sink: str, entity: str, event: EventID) -> Trace | None:
