@@ -229,10 +229,8 @@ def _in_recent(client: LedgerClient, sink: str, entity: str, event: EventID) -> 
         why = f"its id is in the range of partition {row.partition}"
         return Trace(sink, "handled", found.minibatch, str(row.attempt), osn, row.at, why)
     if row.taken:
-        why = (
-            f"attempt {row.attempt} completed its partition, which it took over: that attempt or "
-            "one before it delivered the event"
-        )
+        why = f"attempt {row.attempt} completed its partition, which it took over: it or one before"
+        why += " delivered the event"
         return Trace(sink, "delivered", found.minibatch, None, osn, None, why)
     return Trace(sink, "delivered", found.minibatch, str(row.attempt), osn, row.at)
 

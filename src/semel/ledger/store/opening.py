@@ -60,7 +60,8 @@ def open_store(url: str, *, create: bool = True) -> Store:
         require_one_line(url, "the ledger", f"a URL: {ACCEPTED}")
     scheme = scheme_of(url).removesuffix("://")  # no part of a password, whatever the URL is
     if not scheme:
-        raise not_a_ledger(url)
+        is_file = str(url).startswith("sqlite:")
+        raise not_a_ledger(url, "three slashes come before a path; " if is_file else "")
     return _opener(scheme, url)(url, create=create)
 
 

@@ -22,7 +22,7 @@ from semel.errors import MissingExtra
 from semel.verify.servers.cleanup import CleanupAtExit
 from semel.verify.servers.ports import free_port
 
-_CLEAR = '"$1" -D "$2/data" -m immediate -w stop; rm -rf "$2"'
+_CLEAR = '"$1" -D "$2/data" -m immediate -w stop; rm -rf "$2" || { sleep 1; rm -rf "$2"; }'
 _UNMOUNT = """
 for _ in $(seq 300); do [ -e "$1/data/PG_VERSION" ] || break; sleep 0.1; done
 umount "$1/data" && rm -rf "$1"

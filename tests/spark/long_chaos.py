@@ -1,4 +1,8 @@
-"""`semel chaos`: two minutes of many faults at once, a plain foreachBatch, an end by a signal."""
+"""`semel chaos`: two minutes of many faults at once, a plain foreachBatch, an end by a signal.
+
+Not part of `make test`: how much of the faults a busy machine gets to differs from run to run. Run
+it by its name, `pytest tests/spark/long_chaos.py`; it takes about 12 minutes.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +84,7 @@ def test_two_minutes_of_chaos_lose_repeat_and_reorder_nothing(folder: Path, tmp_
         assert sink["delivered"] == report["events"]
         assert sink["in_doubt"] <= sink["in_doubt_max"]
     assert "<svg" in page.read_text()
-    assert left_in(folder) == []
+    wait_for(lambda: not left_in(folder), timeout_s=60)
 
 
 def test_repeats_of_a_plain_foreach_batch_under_the_same_chaos_are_found(folder: Path) -> None:
@@ -88,7 +92,7 @@ def test_repeats_of_a_plain_foreach_batch_under_the_same_chaos_are_found(folder:
     status, report, said = chaos(folder, *words)
     assert report["repeated"] > 0, said
     assert (status, report["verdict"]) == (1, "invalid")
-    assert left_in(folder) == []
+    wait_for(lambda: not left_in(folder), timeout_s=60)
 
 
 def test_a_chaos_run_that_is_ended_by_a_signal_leaves_nothing_behind(folder: Path) -> None:
