@@ -39,7 +39,7 @@ def folder() -> Iterator[Path]:
     """A folder for temporary files that a server of another user may enter."""
     jars_or_skip("broker")
     made = Path(tempfile.mkdtemp(prefix="chaos-test-"))
-    made.chmod(0o755)
+    made.chmod(0o1777)  # as /tmp: a server of another user removes its folder
     yield made
     shutil.rmtree(made, ignore_errors=True)
 
