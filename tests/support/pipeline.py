@@ -288,7 +288,8 @@ class World:
             **others,
         )
         clock = clock or self.clock
-        client = replace(self.client, clock=clock)
+        hidden = self.client.hidden
+        client = LedgerClient(self.store, self.name, clock, known_as=self.known_as, hidden=hidden)
         delivery = PartitionDelivery(
             assignment,
             self.sinks if sinks is None else sinks,
