@@ -249,8 +249,8 @@ def fetched(what: str) -> Path:
     """
     if not FETCH.exists():
         raise ConfigurationError(
-            "the jars of a Kafka broker are fetched only in a checkout of semel; pass --kafka-jars "
-            "with the folder `libs` of an unpacked Kafka"
+            "the jars of a Kafka broker are fetched only in a checkout of semel (`semel chaos` "
+            "takes the folder `libs` of an unpacked Kafka as --kafka-jars)"
         )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "semel"
     cache.mkdir(parents=True, exist_ok=True)
