@@ -7,13 +7,12 @@ know partitions that the other has not met yet, or read other topics.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql.types import StructType
 
 from semel.errors import ConfigurationError
-from semel.spark.sources.data_sources import InboxSource, Range, StreamReader
 from semel.spark.sources.kafka_stream import KafkaStream
 from semel.spark.sources.options import ReadingPlace as Start
 from semel.spark.sources.positions import Offset, pieces
@@ -29,6 +28,9 @@ from support.marked_streams import (
 )
 from support.sinks.kafka_inputs import add_partitions, produce
 from support.spark.driver_scripts import wait_for
+
+if TYPE_CHECKING:
+    from semel.spark.sources.data_sources import StreamReader
 
 LATEST = Start(word="latest")
 
@@ -181,6 +183,7 @@ def test_a_producer_that_learns_of_a_partition_late_stays_in_order_also_with_lon
     assert [batch for batch in found if batch] == [[(topic, 0, 1, 2)], [(topic, 1, 0, 1)]]
 
 
+@pytest.mark.needs("sources")
 def test_before_spark_4_2_a_restart_reads_partitions_that_another_query_met_first(
     tmp_path: Path,
 ) -> None:
@@ -203,6 +206,7 @@ def test_before_spark_4_2_a_restart_reads_partitions_that_another_query_met_firs
     assert again.latestOffset() == stop, "nothing is new"
 
 
+@pytest.mark.needs("sources")
 def test_before_spark_4_2_a_first_micro_batch_that_is_replayed_begins_where_it_began(
     tmp_path: Path,
 ) -> None:
@@ -230,6 +234,8 @@ def test_before_spark_4_2_a_first_micro_batch_that_is_replayed_begins_where_it_b
 
 
 def old_reader(options: dict[str, str]) -> StreamReader:
+    from semel.spark.sources.data_sources import InboxSource  # PySpark 3.5 has no such sources
+
     return InboxSource(options).streamReader(StructType())
 
 
@@ -241,5 +247,7 @@ def first_of(reader: StreamReader) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def ranges(reader: StreamReader, begin: dict[str, Any], end: dict[str, Any]) -> int:
     """How many events a micro-batch reads."""
+    from semel.spark.sources.data_sources import Range
+
     found = [each.piece for each in reader.partitions(begin, end) if isinstance(each, Range)]
     return sum(piece.stop - piece.start for piece in found)
